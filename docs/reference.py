@@ -147,7 +147,8 @@ def _entry(node: Definition, source: str, prefix: str) -> Iterator[str]:
 
 def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
     if isinstance(node, ast.FunctionDef):
-        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        annotation = _unquoted(node.returns)
+        returns = f" -> {ast.unparse(annotation)}" if annotation else ""
         return _call(node.name, _arguments(node.args), returns)
     constructors = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     if constructors:

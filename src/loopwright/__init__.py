@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from loopwright.events import Trained as Trained
     from loopwright.events import Validated as Validated
     from loopwright.experiment import Experiment as Experiment
+    from loopwright.fit.history import History as History
     from loopwright.insight.history_state import first_difference as first_difference
     from loopwright.insight.rehearsal_report import Rehearsal as Rehearsal
     from loopwright.loop.schedule import Every as Every
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from loopwright.search.result import Trial as Trial
     from loopwright.search.result import Tuned as Tuned
     from loopwright.search.tune import tune as tune
-    from loopwright.sinks.history import History as History
     from loopwright.task.gradient_check import check_gradients as check_gradients
     from loopwright.task.scheduled import Scheduled as Scheduled
     from loopwright.task.supervised import Supervised as Supervised
@@ -102,6 +102,7 @@ _HOMES = {
         "Validated",
     ],
     "experiment": ["Experiment"],
+    "fit.history": ["History"],
     "insight.history_state": ["first_difference"],
     "insight.rehearsal_report": ["Rehearsal"],
     "loop.schedule": ["Every"],
@@ -110,7 +111,6 @@ _HOMES = {
     "plans.record": ["PlanHistory"],
     "search.result": ["Trial", "Tuned"],
     "search.tune": ["tune"],
-    "sinks.history": ["History"],
     "task.gradient_check": ["check_gradients"],
     "task.scheduled": ["Scheduled"],
     "task.supervised": ["Supervised"],

@@ -2,8 +2,8 @@
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import keras
 import tensorflow as tf
@@ -12,6 +12,7 @@ from loopwright import launch
 from loopwright.checkpoints.retention import DEFAULT_KEEP, KeepBest, Rule, best_rules
 from loopwright.checkpoints.run_directory import Run
 from loopwright.compat.lines import shortens_tracebacks
+from loopwright.dispatch import tolerated
 from loopwright.distribute.replicas import require_tensorflow_backend
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
@@ -19,40 +20,43 @@ from loopwright.engine.engine import Engine
 from loopwright.engine.nan import OnNan, require_policy
 from loopwright.events import Event, Finished, Sink
 from loopwright.exactness import Exact, require_exact
-from loopwright.export.exporter import Exported
 from loopwright.fit import measured_child, run_spec
 from loopwright.fit.event_stream import EventStream
-from loopwright.fit.exporting import ExportOptions, SeenData, run_export
+from loopwright.fit.history import History
 from loopwright.fit.memory_run import MemoryRun
-from loopwright.fit.options import FitOptions, ReplayOptions, Verbose, after_step, takes
+from loopwright.fit.options import (
+    ExportOptions,
+    FitOptions,
+    LearningRateOptions,
+    ProfileOptions,
+    RehearseOptions,
+    ReplayOptions,
+    Verbose,
+    after_step,
+    takes,
+)
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import fit_request, require_watchable
 from loopwright.fit.restore import Checkpoint, HeldState, Which, require_run
 from loopwright.fit.resume import SavedRun
 from loopwright.fit.session import OVER
-from loopwright.insight.learning_rates import (
-    LearningRateOptions,
-    LearningRates,
-    find_learning_rate,
-)
-from loopwright.insight.profile import Profile, ProfileOptions, profile
-from loopwright.insight.rehearsal import Planned, RehearseOptions, rehearse
-from loopwright.insight.rehearsal_report import Rehearsal
-from loopwright.insight.replay import replay
-from loopwright.insight.replayed import Replayed
 from loopwright.plans.plan import Plan
 from loopwright.plans.record import PlanHistory
 from loopwright.plans.selector import PlanSelector, asked_for
 from loopwright.run_changes import OnChange, require_on_change
-from loopwright.sinks.curves import Past
-from loopwright.sinks.history import History
-from loopwright.sinks.notify import tolerated
-from loopwright.sinks.terminal import console, show_scores
 from loopwright.step_warnings import require_known
 from loopwright.task.context import GradientWatch
 from loopwright.task.foreign_names import explains_arguments
 from loopwright.task.keras_model import as_task, plan_for
 from loopwright.task.task import Task, class_name, require_step
+
+if TYPE_CHECKING:
+    from loopwright.data.source import Data
+    from loopwright.export.exporter import Exported
+    from loopwright.insight.learning_rates import LearningRates
+    from loopwright.insight.profile import Profile
+    from loopwright.insight.rehearsal_report import Rehearsal
+    from loopwright.insight.replayed import Replayed
 
 _MOST_SHOWN = 12
 
@@ -129,14 +133,15 @@ class Trainer:
         self._sinks = list(sinks)
         self._epochs_done = self._legs = 0
         self._memory = MemoryRun()
-        self._seen = SeenData()
+        self._data: Data | None = None
+        self._held_out: Mapping[str, Data] = {}
         self._open: weakref.ref[EventStream] | None = None
         self._measured_dir = None
         if launch.is_measured() and run_dir is not None:
             self._measured_dir, run_dir = os.path.abspath(run_dir), None
         self._run = None if run_dir is None else Run(run_dir, keep, fresh=fresh)
         self._shown_rule = next(iter(best_rules(keep)), KeepBest())
-        self._past = Past(None if self._run is None else self._run.directory)
+        self._histories: list[History] = []
         source = None if init_from is None else os.fspath(init_from)
         state = HeldState(engine, self._run, init_from=source, fresh=fresh)
         self._saved = None if self._run is None else SavedRun(self._run, exact, on_change)
@@ -205,7 +210,7 @@ class Trainer:
 
     @shortens_tracebacks
     @takes(RehearseOptions, verbose=0)
-    def rehearse(self, options: RehearseOptions) -> Rehearsal:
+    def rehearse(self, options: RehearseOptions) -> "Rehearsal":
         """Try everything that `fit` with these arguments does, once, and return what it will take.
 
         Steps on the first and the last batch, validation, a checkpoint restored and compared,
@@ -215,10 +220,12 @@ class Trainer:
         `overfit="1 batch"` trains a copy on one batch, and says why if its loss does not fall.
         `verbose=1` prints each part when it is done.
         """
-        planned = Planned(
+        from loopwright.insight import rehearsal
+
+        planned = rehearsal.Planned(
             self._run, self._legs, self._epochs_done, self._exact, self._on_change, self._fresh
         )
-        return rehearse(self._parts, options, planned)
+        return rehearsal.rehearse(self._parts, options, planned)
 
     def _events(self, options: FitOptions, *, watches: bool = False) -> EventStream:
         abandoned = None if self._open is None else self._open()
@@ -235,13 +242,13 @@ class Trainer:
             is_observed=self.is_chief and bool(self._sinks),
             history=history,
         )
-        self._seen = SeenData(request.data, request.sets)
+        self._data, self._held_out = request.data, request.sets
         if launch.is_measured():
             measured_child.serve(self._parts, request, self._measured_dir or "")
 
         def begin() -> Generator[Event]:
             self.history = history
-            self._past.add(history)
+            self._histories.append(history)
             if self._saved is None:
                 return self._memory.begin(self._parts, request, self._epochs_done, watches=watches)
             if self._fresh:
@@ -256,7 +263,7 @@ class Trainer:
 
     @shortens_tracebacks
     @takes(after_step(ReplayOptions))
-    def replay(self, given: tuple[int | None, ReplayOptions]) -> Replayed:
+    def replay(self, given: tuple[int | None, ReplayOptions]) -> "Replayed":
         """Replay a step of the run, by default the one that ended it, and return what is in it.
 
         Takes the step, then the arguments of `fit`. It trains from the checkpoint before the step,
@@ -264,6 +271,8 @@ class Trainer:
         seeds stay as they are. `debugger=True` stops in pdb at the first line of the step. Of the
         callbacks only those of Keras that change the learning rate or the weights are called.
         """
+        from loopwright.insight.replay import replay
+
         step, options = given
         return replay(self._parts, options, require_run(self._saved), step)
 
@@ -307,7 +316,9 @@ class Trainer:
             found = self._parts.engine.evaluate(
                 x, y, sample_weight, batch_size=batch_size, steps=steps
             )
-        show_scores(verbose if self.is_chief else 0, found)
+        from loopwright.sinks import defaults
+
+        defaults.show_scores(verbose if self.is_chief else 0, found)
         return found
 
     @shortens_tracebacks
@@ -327,7 +338,7 @@ class Trainer:
 
     @shortens_tracebacks
     @takes(ExportOptions)
-    def export(self, options: ExportOptions) -> Exported:
+    def export(self, options: ExportOptions) -> "Exported":
         """Write the task's models for serving, load them in a new process, and compare outputs.
 
         A directory gets versions (`export/1`, `export/2`); a path that ends in `.keras`, `.tflite`
@@ -336,11 +347,13 @@ class Trainer:
         `use_ema`, `checkpoint` is as for `evaluate`. `Task.exports` says which models, and under
         which names. Examples are those of the last `fit`, or of `data`.
         """
-        return run_export(self._parts, self._run, options, self._seen)
+        from loopwright.export.request import run_export
+
+        return run_export(self._parts, self._run, options, self._data, self._held_out.values())
 
     @shortens_tracebacks
     @takes(LearningRateOptions)
-    def find_learning_rate(self, options: LearningRateOptions) -> LearningRates:
+    def find_learning_rate(self, options: LearningRateOptions) -> "LearningRates":
         """Raise the learning rate at each step, and return the losses and a suggestion.
 
         It trains in the compiled loop and stops when the loss diverges; then the task is as
@@ -348,21 +361,26 @@ class Trainer:
         of `optimizer`, a name like `"generator_optimizer"`. A `LearningRateSchedule` is replaced
         for the sweep. `monitor` is the number that is watched.
         """
+        from loopwright.insight.learning_rates import find_learning_rate
+
         return find_learning_rate(self._parts, options)
 
     @shortens_tracebacks
     @takes(ProfileOptions)
-    def profile(self, options: ProfileOptions) -> Profile:
+    def profile(self, options: ProfileOptions) -> "Profile":
         """Return which operations and which stage of the data take the time of a step.
 
         Runs some steps under TensorFlow's profiler; then the task is as before, bit for bit. In
         `directory` the profile is kept for TensorBoard.
         """
+        from loopwright.insight.profile import profile
+
         return profile(self._parts, options)
 
     def _console(self, verbose: Verbose) -> Sink:
-        rule, past, run = self._shown_rule, self._past.curves, self._run
-        return console(verbose, rule, lambda: None if run is None else run.best(rule), past)
+        from loopwright.sinks import defaults
+
+        return defaults.console(verbose, self._shown_rule, self._run, self._histories)
 
     def _note_end(self, event: Event) -> None:
         """Count the epochs, and the call of `fit` once it is over."""

@@ -13,8 +13,8 @@ from tests.tasks import ByHand
 import loopwright as lw
 from loopwright.export import child, exporter, outputs
 from loopwright.export.exporter import worded
+from loopwright.export.request import served
 from loopwright.export.signatures import flat_names, signatures
-from loopwright.fit.exporting import served
 from loopwright.sinks.report import export_rows
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
@@ -78,9 +78,8 @@ def test_a_converted_file_returns_what_predict_returns(
     assert done.holds == "what predict returns"
 
 
-class PythonStep(Classifier):
-    def predict_step(self, batch: Any) -> Any:
-        return tf.numpy_function(lambda x: x * 2, [self.model(batch)], tf.float32)
+def calls_python(self: Classifier, batch: Any) -> Any:
+    return tf.numpy_function(lambda x: x * 2, [self.model(batch)], tf.float32)
 
 
 class RandomStep(Classifier):
@@ -88,20 +87,17 @@ class RandomStep(Classifier):
         return self.model(batch) + keras.random.normal((1,), seed=self.seed)
 
 
-class PairStep(Classifier):
-    def predict_step(self, batch: Any) -> Any:
-        x, _ = batch
-        return tf.sigmoid(self.model(x))
+def takes_a_pair(self: Classifier, batch: Any) -> Any:
+    x, _ = batch
+    return tf.sigmoid(self.model(x))
 
 
-class RowStep(Classifier):
-    def predict_step(self, batch: Any) -> Any:
-        return tf.reduce_mean(self.model(batch))
+def returns_a_row(self: Classifier, batch: Any) -> Any:
+    return tf.reduce_mean(self.model(batch))
 
 
-class EagerStep(Classifier):
-    def predict_step(self, batch: Any) -> Any:
-        return tf.constant(self.model(batch).numpy())
+def is_eager(self: Classifier, batch: Any) -> Any:
+    return tf.constant(self.model(batch).numpy())
 
 
 class TableStep(Classifier):
@@ -115,21 +111,21 @@ class TableStep(Classifier):
 
 
 WHY = {
-    PythonStep: "it calls Python",
-    RandomStep: "its outputs differ from call to call",
-    PairStep: "it fails on the inputs of the model",
-    RowStep: "its outputs do not have one row per example",
-    EagerStep: "it fails on the inputs of the model",
+    calls_python: "it calls Python",
+    RandomStep.predict_step: "its outputs differ from call to call",
+    takes_a_pair: "it fails on the inputs of the model",
+    returns_a_row: "its outputs do not have one row per example",
+    is_eager: "it fails on the inputs of the model",
 }
 
 
-@pytest.mark.parametrize("kind", WHY, ids=lambda kind: kind.__name__)
-def test_a_predict_step_that_cannot_be_served_is_said(kind: type[Classifier]):
-    task = kind()
+@pytest.mark.parametrize("step", WHY, ids=lambda step: step.__name__)
+def test_a_predict_step_that_cannot_be_served_is_said(step: Any):
+    task = type("Own", (Classifier,), {"predict_step": step})()
     (one,) = signatures(task.exports(), {"serve": X[:8]}, None)
     found, holds = served(task, "saved_model", one)
     assert found is one
-    assert holds.startswith(f"the model without predict_step: {WHY[kind]}")
+    assert holds.startswith(f"the model without predict_step: {WHY[step]}")
 
 
 def test_a_table_of_the_task_is_exported_with_predict_step(tmp_path: Path):

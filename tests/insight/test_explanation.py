@@ -39,12 +39,8 @@ def test_the_likely_cause_is_named(step, other, found, relative, words):
     assert words in explained(Difference(step, ["w"]), facts, found, relative=relative)
 
 
-def test_what_is_the_same_is_told_too():
-    found = explained(Difference(7, ["w"]), (SAME, SAME), [CODE], relative=0.5)
-    assert found.endswith("The same in both: the batch, the learning rate, the plan.")
-
-
-def test_a_step_that_cannot_be_repeated_is_named_before_the_unknown():
+def test_what_cannot_be_repeated_is_named_before_the_unknown_and_then_what_is_the_same():
     reasons = ["Task.train_step draws from tf.random.normal"]
     found = explained(Difference(7, ["w"]), (SAME, SAME), [], relative=0.5, reasons=reasons)
     assert "draws from tf.random.normal" in found
+    assert found.endswith("The same in both: the batch, the learning rate, the plan.")

@@ -173,15 +173,13 @@ def test_the_state_before_the_run_is_asked_for_if_it_is_gone(tmp_path):
 
 def data_of(kind: str) -> tuple[Any, ...]:
     rows = tf.data.Dataset.from_tensor_slices((X, Y))
-    match kind:
-        case "stream":
-            return (rows.shuffle(40, seed=3).batch(8),)
-        case "unknown length":
-            return (rows.filter(lambda x, y: x[0] < 1.0).shuffle(40, seed=3).batch(8),)
-        case "replayed stream":
-            return (lw.Stream(rows.batch(8), replay=True),)
-        case _:
-            return X, Y
+    kinds: dict[str, tuple[Any, ...]] = {
+        "arrays": (X, Y),
+        "stream": (rows.shuffle(40, seed=3).batch(8),),
+        "unknown length": (rows.filter(lambda x, y: x[0] < 1.0).shuffle(40, seed=3).batch(8),),
+        "replayed stream": (lw.Stream(rows.batch(8), replay=True),),
+    }
+    return kinds[kind]
 
 
 @pytest.mark.parametrize(
@@ -301,21 +299,20 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path):
     assert not run.exists()
     saved(run, X, Y, batch_size=8)
     before = files(run)
-    wrong: list[Any] = [0, 19, -1, True, "7"]
-    for step in wrong:
-        with pytest.raises(lw.ConfigurationError, match="no such step"):
-            trainer(run).replay(step, X, Y, batch_size=8, verbose=0)
-    with pytest.raises(lw.ConfigurationError, match="No step was named"):
-        trainer(run).replay(None, X, Y, batch_size=8, verbose=0)
-    with pytest.raises(lw.ConfigurationError, match="The data differs"):
-        trainer(run).replay(18, X[:60], Y[:60], batch_size=8, epochs=2, verbose=0)
-    with pytest.raises(lw.ConfigurationError, match="The program differs"):
-        trainer(run, compiled_model).replay(18, X, Y, batch_size=8, epochs=2, verbose=0)
-    rows = tf.data.Dataset.from_tensor_slices((X, Y))
-    with pytest.raises(lw.ConfigurationError, match="The data differs"):
-        trainer(run).replay(18, rows.batch(8), epochs=2, verbose=0)
-    with pytest.raises(lw.ConfigurationError, match="gives other batches each time"):
-        trainer(run).replay(18, rows.batch(8).map(lambda *b: b, 2, deterministic=False))
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+    unordered = rows.map(lambda *batch: batch, 2, deterministic=False)
+    refused: list[tuple[str, Any, tuple[Any, ...]]] = [
+        *(("no such step", Scaled, (step, X, Y)) for step in (0, 19, -1, True, "7")),
+        ("No step was named", Scaled, (None, X, Y)),
+        ("The data differs", Scaled, (18, X[:60], Y[:60])),
+        ("The program differs", compiled_model, (18, X, Y)),
+        ("The data differs", Scaled, (18, rows)),
+        ("gives other batches each time", Scaled, (18, unordered)),
+    ]
+    for words, make, arguments in refused:
+        sizes = {"batch_size": 8} if len(arguments) == 3 else {}
+        with pytest.raises(lw.ConfigurationError, match=words):
+            trainer(run, make).replay(*arguments, epochs=2, verbose=0, **sizes)
     with pytest.raises(lw.ConfigurationError, match="no run directory"):
         lw.Trainer(Scaled()).replay(1, X, Y)
     assert files(run) == before

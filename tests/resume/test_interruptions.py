@@ -26,7 +26,7 @@ from tests.resume.program import (
 import loopwright as lw
 from loopwright.checkpoints import run_directory
 from loopwright.checkpoints.store import Store
-from loopwright.sinks.run_files import RunFiles
+from loopwright.fit.journal import RunFiles
 
 
 def be_asked_to_leave() -> None:

@@ -17,7 +17,7 @@ from tests.resume.program import KillsAt, Noisy, arrays, digest, train
 
 import loopwright as lw
 from loopwright import disk
-from loopwright.sinks.run_files import RunFiles
+from loopwright.fit.journal import RunFiles
 
 KILLS = 40 if ALL else 2
 

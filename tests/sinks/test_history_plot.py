@@ -14,7 +14,7 @@ PNG = b"\x89PNG"
 
 def history(validations: bool = True, **more: Any) -> Any:
     from loopwright.events import EpochEnded, Validated
-    from loopwright.sinks.history import History
+    from loopwright.fit.history import History
 
     found = History()
     for number, loss in enumerate([0.9, 0.5, 0.6]):
@@ -45,7 +45,7 @@ def test_a_history_draws_some_metrics_or_says_which_there_are(tmp_path: Path):
         history().plot(["accuracy"])
     with pytest.raises(ConfigurationError, match="cannot be written"):
         history().plot(path=tmp_path / "gone" / "curves.png")
-    from loopwright.sinks.history import History
+    from loopwright.fit.history import History
 
     with pytest.raises(ConfigurationError, match="no numbers to plot"):
         History().plot()

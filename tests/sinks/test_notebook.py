@@ -12,8 +12,8 @@ import pytest
 from tests.sinks.kernel import Kernel, html_of, kernel, text_of
 
 from loopwright.events import EpochEnded, Validated
+from loopwright.fit.history import History
 from loopwright.sinks import curves, figures, notebook
-from loopwright.sinks.history import History
 
 EVENTS = """
 import sys, time
@@ -180,12 +180,10 @@ def test_many_epochs_are_drawn_with_few_points():
 def test_a_resumed_run_is_drawn_from_its_journal(tmp_path: Path):
     lines = [f'{{"event": "epoch_ended", "step": {n}, "metrics": {{"loss": 1}}}}\n' for n in (5, 9)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    drawn = curves.until(curves.Past(tmp_path).curves(), 8)
+    drawn = curves.until(curves.before(tmp_path, []), 8)
     assert drawn == {"loss": {"train": [(5.0, 1.0)]}}
-    assert curves.Past(tmp_path / "none").curves() == {}
-    past = curves.Past(None)
-    past.add(hostile_history())
-    past.add(hostile_history())
-    assert [len(line) for line in past.curves()[HOSTILE].values()] == [2, 2]
+    assert curves.before(tmp_path / "none", []) == {}
+    in_memory = curves.before(None, [hostile_history(), hostile_history()])
+    assert [len(line) for line in in_memory[HOSTILE].values()] == [2, 2]
     curves.add_event(drawn, EpochEnded(1, 10, 5, 1.0, {"loss": 2.0, "table": [1.0, 2.0]}))
     assert drawn["loss"]["train"] == [(5.0, 1.0), (10.0, 2.0)]

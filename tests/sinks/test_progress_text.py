@@ -57,12 +57,9 @@ def test_numbers_are_short(value: Any, text: str):
     assert said(progress_text.numbers({"m": value})) == f"m {text}"
 
 
-def test_a_running_epoch_says_where_it_is_and_how_long_it_will_take():
+def test_a_running_epoch_says_where_it_is_and_a_run_without_epochs_counts_its_own_steps():
     text = said(progress_text.running(RUN, trained({"loss": 0.5}), rate=0.5))
     assert text == "epoch 2/3 · 10/45 steps · 2.0 s/step · 0:01:10 left · loss 0.5000"
-
-
-def test_a_run_without_epochs_counts_its_own_steps():
     text = said(progress_text.running(ENDLESS, trained(), rate=None))
     assert text == "epoch 2 · 55/1000 steps"
     assert progress_text.progress(ENDLESS, trained()) == (55, 1000)

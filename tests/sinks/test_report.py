@@ -34,6 +34,10 @@ def journal(run_dir: Path, events: Iterable[Mapping[str, Any]]) -> Path:
     return run_dir
 
 
+def ended(step: int, **metrics: Any) -> dict[str, Any]:
+    return {"event": "epoch_ended", "step": step, "metrics": metrics}
+
+
 def data_of(page: str) -> dict[str, Any]:
     """What the page draws its curves from."""
     (found,) = re.findall(r'<script type="application/json" id="curves">(.*?)</script>', page)
@@ -152,8 +156,7 @@ def test_plan_trials_are_folded_into_one_line(tmp_path: Path):
 
 
 def test_a_run_that_still_goes_on_has_a_report_too(tmp_path: Path):
-    ended = {"event": "epoch_ended", "step": 5, "epoch": 0, "metrics": {"loss": 1.0}}
-    journal(tmp_path, [{"event": "started", "step": 0}, ended])
+    journal(tmp_path, [{"event": "started", "step": 0}, ended(5, loss=1.0)])
     whole = (tmp_path / "metrics.jsonl").read_text()
     for half in ('{"event": "val', '{"event": "epoch_ended", "step": 9, "metr', '{"eve'):
         (tmp_path / "metrics.jsonl").write_text(whole + half)
@@ -163,11 +166,8 @@ def test_a_run_that_still_goes_on_has_a_report_too(tmp_path: Path):
 
 
 def test_a_line_that_is_not_json_does_not_hide_the_lines_after_it(tmp_path: Path):
-    ended = [
-        {"event": "epoch_ended", "step": step, "metrics": {"loss": 1.0 / step}} for step in (1, 2)
-    ]
-    first, second = map(json.dumps, ended)
-    other_spacing = json.dumps({**ended[0], "step": 3}, separators=(",", ":"))
+    first, second = (json.dumps(ended(step, loss=1.0 / step)) for step in (1, 2))
+    other_spacing = json.dumps(ended(3, loss=1.0), separators=(",", ":"))
     text = f"{first}\n\0\0\0\n{second}\n{other_spacing}\n"
     (tmp_path / "metrics.jsonl").write_text(text)
     assert lines_of(report.render(tmp_path)) == {"loss": {"train": [(1, 1.0), (2, 0.5), (3, 1.0)]}}
@@ -204,23 +204,17 @@ def test_of_a_long_journal_the_page_shows_a_part_and_says_so(tmp_path: Path):
 
 
 def test_a_spike_of_one_epoch_in_a_thousand_is_drawn(tmp_path: Path):
-    losses = [50.0 if step == 1321 else 0.5 for step in range(3000)]
-    ended = [
-        {"event": "epoch_ended", "step": step, "metrics": {"loss": loss}}
-        for step, loss in enumerate(losses)
-    ]
-    (points,) = lines_of(report.render(journal(tmp_path, ended)))["loss"].values()
+    events = [ended(step, loss=50.0 if step == 1321 else 0.5) for step in range(3000)]
+    (points,) = lines_of(report.render(journal(tmp_path, events)))["loss"].values()
     assert len(points) <= 800
     assert (1321, 50.0) in points
     assert [step for step, _ in points] == sorted({step for step, _ in points})
 
 
 def test_what_is_not_finite_is_left_out_and_nothing_gives_no_chart(tmp_path: Path):
-    ended = [
-        {"event": "epoch_ended", "step": step, "metrics": {"loss": loss, "lost": "NaN"}}
-        for step, loss in [(0, 1.0), (1, "Infinity"), (2, 3.0), (10**17, 4.0), (3, 1e305)]
-    ]
-    page = report.render(journal(tmp_path, ended))
+    losses = {0: 1.0, 1: "Infinity", 2: 3.0, 10**17: 4.0, 3: 1e305}
+    events = [ended(step, loss=loss, lost="NaN") for step, loss in losses.items()]
+    page = report.render(journal(tmp_path, events))
     assert lines_of(page) == {"loss": {"train": [(0, 1.0), (2, 3.0)]}}
     page = report.render(journal(tmp_path, [{"event": "started", "step": 0}]))
     assert "Curves" not in page

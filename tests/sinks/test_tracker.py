@@ -23,8 +23,8 @@ from loopwright.events import (
     Trained,
     Validated,
 )
+from loopwright.fit.journal import Journal
 from loopwright.sinks.outbox import Facts, Row, Status, TrackedRun, Tracker
-from loopwright.sinks.run_files import Journal
 
 FACTS = RunFacts({"seed": 0}, "a model", {"git": {"revision": "abc"}, "processor": "P", "cores": 2})
 
@@ -124,7 +124,7 @@ class Run:
         self.directory.mkdir(exist_ok=True)
         journal = Journal(self.directory / "metrics.jsonl", time.time)
         first, length = self.saved
-        journal.open(length)
+        journal.open({"metrics.jsonl": length})
         try:
             started = Started(
                 first, 5, 10, 50, resumed_steps=first, facts=FACTS, run_dir=self.directory
@@ -152,7 +152,7 @@ def kill(sink: Tracker) -> None:
     """End the thread of a tracker where it is, as the end of its process does."""
     delivery = sink._delivery
     assert delivery is not None
-    delivery._service = Memory(is_down=True)
+    sink.service = Memory(is_down=True)
     delivery.end("failed", 10)
 
 
@@ -263,7 +263,7 @@ def test_after_a_rollback_the_journal_is_read_again(run: Run):
     run.train(sink, 26, save_at=6)
     wait_for(lambda: len(memory.points) >= len(everything(20)))
     journal = Journal(run.directory / "metrics.jsonl", time.time)
-    journal.open(run.saved[1])
+    journal.open({"metrics.jsonl": run.saved[1]})
     for event in [BatchSkipped(25, "batch 5", 6), *steps(6, 40), Finished(40, 1.0, "complete")]:
         journal(event)
         sink(event)
@@ -274,7 +274,7 @@ def test_after_a_rollback_the_journal_is_read_again(run: Run):
 def test_running_values_are_on_request_and_never_sent_twice(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("loopwright.sinks.run_files._SECONDS_BETWEEN_TRAINED", 0.0)
+    monkeypatch.setattr("loopwright.fit.journal._SECONDS_BETWEEN_TRAINED", 0.0)
     memory = Memory()
     sink = tracker(memory, running=True)
     run.train(sink, 26, save_at=4)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.cli.small_project import MINE
 from tests.locking import locked
+from tests.processes import run_command
 from tests.sinks import tracked_program
 from tests.sinks.test_tracked_kills import (
     ENVIRONMENT,
@@ -25,19 +26,13 @@ from tests.sinks.test_tracked_kills import (
 pytest.importorskip("mlflow")
 pytest.importorskip("sqlalchemy")
 
-REPOSITORY = Path(__file__).parents[2]
+MODULES = {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
-def python(*words: str, cwd: Path, **more: Any) -> "subprocess.Popen[str]":
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(REPOSITORY)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen([sys.executable, *words], cwd=cwd, env=environment, **pipes, **more)
-
-
-def done(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == code, text[-3000:]
-    return text
+def python(*words: str, cwd: Path, code: int = 0) -> str:
+    command = [sys.executable, *words]
+    done = run_command(command, cwd=cwd, env={**ENVIRONMENT, **MODULES}, exits=code)
+    return done.stdout + done.stderr
 
 
 def has_each_point_once(uri: str, experiment: str, run_dir: Path, tmp_path: Path) -> dict[str, Any]:
@@ -51,14 +46,15 @@ def has_each_point_once(uri: str, experiment: str, run_dir: Path, tmp_path: Path
 # --- mlflow-skinny, which `loopwright[mlflow]` installs ---
 
 
-def skinny(run_dir: Path, uri: str, **more: Any) -> "subprocess.Popen[str]":
+def skinny(run_dir: Path, uri: str, code: int = 0, **more: Any) -> str:
     options = json.dumps({"tracking_uri": uri, "experiment": "e", "wait_seconds": 60, **more})
-    return python("-m", "tests.sinks.skinny_client", str(run_dir), options, cwd=run_dir.parent)
+    words = "-m", "tests.sinks.skinny_client", str(run_dir), options
+    return python(*words, cwd=run_dir.parent, code=code)
 
 
 def test_mlflow_skinny_sends_to_a_server_with_files(tmp_path: Path):
     with mlflow_server(tmp_path / "server", free_port()) as address:
-        done(skinny(tmp_path / "run", address, artifacts=["report", "checkpoints"]))
+        skinny(tmp_path / "run", address, artifacts=["report", "checkpoints"])
         found = has_each_point_once(address, "e", tmp_path / "run", tmp_path)
     assert found["params"][0]["optimizer"] == "Adam"
     sent = {path.name for path in (tmp_path / "server").rglob("artifacts/*/*/artifacts/**/*")}
@@ -69,7 +65,7 @@ def test_mlflow_skinny_sends_to_a_server_with_files(tmp_path: Path):
 def test_a_database_needs_more_than_mlflow_skinny_and_says_so_before_the_first_step(
     uri: str, tmp_path: Path
 ):
-    text = done(skinny(tmp_path / "run", uri), code=1)
+    text = skinny(tmp_path / "run", uri, code=1)
     assert "a database needs the complete MLflow, and this is mlflow-skinny: pip install" in text
     assert "start `mlflow server` elsewhere and pass its http address" in text
     assert "secret" not in text.partition("received:")[2]
@@ -84,7 +80,7 @@ def test_of_several_workers_only_the_chief_sends(tmp_path: Path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     words = ["launch", "--workers", "2", "--", "train", "mine:experiment", "--run-dir", "two"]
     sink = f"sinks=[{{name: mlflow, tracking_uri: '{uri}', experiment: two, wait_seconds: 60}}]"
-    text = done(python("-P", "-m", "loopwright", *words, sink, "plan=graph", cwd=tmp_path))
+    text = python("-P", "-m", "loopwright", *words, sink, "plan=graph", cwd=tmp_path)
     assert "does not have everything" not in text
     found = has_each_point_once(uri, "two", tmp_path / "two", tmp_path)
     assert sorted(step for name, step in found["points"] if name == "val_loss") == [6, 12, 18, 24]
@@ -99,22 +95,17 @@ def test_checkpoints_and_exports_arrive_once_also_after_a_kill(tmp_path: Path):
     options = f"name: mlflow, tracking_uri: '{uri}', experiment: files, wait_seconds: 60"
     words = [
         *("-P", "-m", "loopwright", "train", "mine:experiment", "--run-dir", "run", "plan=graph"),
-        *(
-            "export={checkpoint: last}",
-            "fit.save_every=2 steps",
-            "fit.epochs=300",
-            "--settings",
-            "default",
-        ),
+        *("export={checkpoint: last}", "fit.save_every=2 steps", "fit.epochs=300"),
+        *("--settings", "default"),
         f"sinks=[{{{options}, artifacts: [checkpoints, export, report]}}]",
     ]
-    first, run_dir = python(*words, cwd=tmp_path), tmp_path / "run"
+    environment, run_dir = {**os.environ, **ENVIRONMENT, **MODULES}, tmp_path / "run"
+    first = subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment)
     while not list(run_dir.glob("checkpoints/step-0000002?")) and first.poll() is None:
         time.sleep(0.02)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    assert first.returncode == -signal.SIGKILL
-    text = done(python(*words, cwd=tmp_path))
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    text = python(*words, cwd=tmp_path)
     assert "does not have everything" not in text
     has_each_point_once(uri, "files", run_dir, tmp_path)
     (home,) = (tmp_path / "mlruns").glob("*/*/artifacts")

@@ -26,6 +26,7 @@ from loopwright.config.export_formats import require_installed
 from loopwright.config.names import DIGITS, OWN, is_program
 from loopwright.config.schema import Config, Fit
 from loopwright.data.adapter import as_data
+from loopwright.dispatch import attempted
 from loopwright.distribute.strategy import strategy_for
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError
@@ -35,7 +36,6 @@ from loopwright.export.exporter import newest, worded
 from loopwright.extras import install_command
 from loopwright.insight.rehearsal_report import Rehearsal
 from loopwright.loop.schedule import Every
-from loopwright.sinks.notify import attempted
 from loopwright.sinks.outbox import Tracker
 from loopwright.sinks.report import write_report
 from loopwright.task.keras_model import CompiledModel

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -181,6 +182,15 @@ def _refuse_whole_trainings(stack: contextlib.ExitStack) -> None:
     "keras.Layer._flatten_layers",
     if_moved="guards do not see layers inside layers that are not models",
 )
+def undisplayed() -> contextlib.AbstractContextManager[Any]:
+    """Keep a summary that Keras returns as text out of the cell of a notebook."""
+    if "IPython" not in sys.modules:
+        return contextlib.nullcontext()
+    from IPython.utils.capture import capture_output
+
+    return capture_output(stdout=False, stderr=False, display=True)
+
+
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
     """Return the layer and all layers inside it, at any depth."""
     flatten = getattr(layer, "_flatten_layers", None)

@@ -1,8 +1,8 @@
 """Fit: one call of `fit`, begun, resumed, skipped or rolled back.
 
-Puts the rooms below together; only the trainer calls it. Never runs a step or writes a file by
-itself.
+Puts the rooms below together; only the trainer calls it. Never runs a step by itself, and imports
+no client but where a method calls it.
 
-Open files: attempt, event_stream, exporting, leg, leg_loop, measured_child, memory_leg, moment,
-options, parts, request, restore, resume, run_spec, saved_leg.
+Open files: attempt, event_stream, history, journal, measured_child, memory_run, options, parts,
+request, restore, resume, run_spec, session, snapshots, step_cost.
 """

@@ -11,6 +11,7 @@ from loopwright.checkpoints.manifest import out_of_memory_explained
 from loopwright.checkpoints.retention import Entry, best_steps, prefixed, require_measured
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Saved, Snapshot, load
+from loopwright.dispatch import RunFile
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, DataError, NotFiniteError
 from loopwright.events import Metrics
@@ -20,7 +21,6 @@ from loopwright.fit.event_stream import LoopLeft
 from loopwright.fit.request import accepted_data
 from loopwright.fit.snapshots import environment_changes, recorded
 from loopwright.loop.schedule import Position, moved
-from loopwright.sinks.run_files import Files
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 
@@ -125,7 +125,7 @@ def newest(run: Run, team: Team, before: Callable[[], object]) -> Saved | None:
 class DiskCheckpoints(Checkpoints):
     """The checkpoints of one call of `fit` in a run directory."""
 
-    def __init__(self, run: Run, team: Team, files: Files, attempt: LastAttempt) -> None:
+    def __init__(self, run: Run, team: Team, files: RunFile, attempt: LastAttempt) -> None:
         self._run, self._team, self._files, self._attempt = run, team, files, attempt
         self._exact_until: int | None = None
         self._measured: tuple[int, Metrics] = (-1, {})

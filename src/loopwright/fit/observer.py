@@ -9,7 +9,9 @@ from typing import Any, TypeVar, final
 import keras
 
 from loopwright import environment
+from loopwright.compat.keras_internals import undisplayed
 from loopwright.data.arrays import Arrays
+from loopwright.dispatch import attempted
 from loopwright.events import (
     EpochEnded,
     Event,
@@ -22,8 +24,6 @@ from loopwright.events import (
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest
 from loopwright.loop.clock import Stopwatch
-from loopwright.sinks.notebook import undisplayed
-from loopwright.sinks.notify import attempted
 from loopwright.task import variables
 from loopwright.task.optimizers import Plain, hyperparameters, learning_rates, optimizers
 from loopwright.task.state import undisturbed

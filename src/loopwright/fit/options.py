@@ -1,15 +1,20 @@
-"""The options of `Trainer.fit` and `Trainer.events`, stated once."""
+"""The options of the methods of `Trainer`, stated once."""
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, final
 
 import keras
 
-from loopwright.loop.schedule import Every
+from loopwright.loop.schedule import Every, require_positive
 from loopwright.task.foreign_names import require_known
+
+if TYPE_CHECKING:
+    from loopwright.config.export_formats import Format, Quantize
+    from loopwright.fit.restore import Checkpoint
 
 Verbose = Literal["auto", 0, 1, 2]
 
@@ -46,6 +51,80 @@ class ReplayOptions(FitOptions):
     """The arguments of a call of `replay` after the step: those of `fit`, and its own."""
 
     debugger: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearseOptions(FitOptions):
+    """The arguments of `fit`, and what else is rehearsed."""
+
+    rehearse_callbacks: bool = False
+    """Call the hooks of `callbacks`, which may have effects outside of this process."""
+    overfit: str | None = None
+    """"1 batch": train a copy of the task on one batch until its loss is small."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """The data of a call that trains some steps aside."""
+
+    x: Any = None
+    y: Any = None
+    sample_weight: Any = None
+    _: KW_ONLY
+    batch_size: int | None = None
+    class_weight: Mapping[int, float] | None = None
+
+    def for_steps(self, steps: int, *, warm_up: int = 0, shuffle: bool = True) -> FitOptions:
+        """Return the options of a `fit` of that many steps, after some to warm up."""
+        require_positive(steps=steps)
+        given = {field.name: getattr(self, field.name) for field in fields(DataOptions)}
+        return FitOptions(**given, shuffle=shuffle, until=Every(steps=steps + warm_up))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LearningRateOptions(DataOptions):
+    """The arguments of `find_learning_rate`, as they were passed."""
+
+    start: float = 1e-7
+    stop: float = 10.0
+    steps: int = 200
+    optimizer: str | None = None
+    monitor: str = "loss"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(DataOptions):
+    """The arguments of `profile`, as they were passed."""
+
+    shuffle: bool = True
+    steps: int = 50
+    directory: "str | os.PathLike[str] | None" = None
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The arguments of a call of `export`, as they were passed."""
+
+    path: "str | os.PathLike[str] | None" = None
+    _: KW_ONLY
+    format: "Format | None" = None
+    """By default that of the path's suffix."""
+    quantize: "Quantize | None" = None
+    """Of LiteRT files."""
+    batch_size: int | None = None
+    """The only batch size that a LiteRT or ONNX file accepts; by default it accepts any."""
+    signatures: Sequence[str] | None = None
+    """Which models of the task; by default all."""
+    examples: Mapping[str, Any] | None = None
+    """Inputs by signature, for the comparison and to calibrate int8."""
+    data: Any = None
+    """Where examples come from: what `fit` takes as `x`; by default the data of the last `fit`."""
+    averaged: bool = False
+    checkpoint: "Checkpoint | None" = None
+    tolerance: float | None = None
+    """The largest relative difference; by default that of each output's dtype."""
 
 
 def after_step(

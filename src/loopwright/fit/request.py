@@ -14,9 +14,9 @@ from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError
 from loopwright.events import Sink
 from loopwright.exactness import EXACT, Exact, Inexact
+from loopwright.fit.history import History
 from loopwright.fit.options import FitOptions
 from loopwright.loop.schedule import Every, every, require_positive
-from loopwright.sinks.history import History
 from loopwright.task.task import Task, require_step
 
 _WRITING = (

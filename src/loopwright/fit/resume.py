@@ -10,6 +10,7 @@ from typing import Literal, final
 from loopwright.checkpoints.run_directory import Run
 from loopwright.checkpoints.snapshot import Saved, Snapshot, load_end
 from loopwright.config.file import saved_in
+from loopwright.dispatch import RunFile, notify
 from loopwright.distribute.team import Team
 from loopwright.errors import ConfigurationError, LoopwrightError, NotFiniteError, message
 from loopwright.events import Event, Finished
@@ -17,6 +18,7 @@ from loopwright.exactness import Exact, Inexact
 from loopwright.fit import run_spec
 from loopwright.fit.attempt import LastAttempt
 from loopwright.fit.checkpointing import DiskCheckpoints, newest, still_exact
+from loopwright.fit.journal import RunFiles, run_files
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start, accepted_data
 from loopwright.fit.session import Session
@@ -25,8 +27,6 @@ from loopwright.loop import signals
 from loopwright.loop.schedule import Every, Position, every
 from loopwright.loop.signals import Signals
 from loopwright.run_changes import OnChange
-from loopwright.sinks.notify import notify
-from loopwright.sinks.run_files import Files, RunFiles, WorkerLog
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages
@@ -171,11 +171,7 @@ class _SavedCall:
         self._exactness = accepted_data(request, owner.exact)
         run, team = owner.run, parts.team
         # They are opened when everything was compared, and not before.
-        self._files: Files = (
-            RunFiles(run.directory, time.time)
-            if team.is_chief
-            else WorkerLog(run.directory, team.index, time.time)
-        )
+        self._files = run_files(run.directory, team.index, time.time)
         # First: what a tracker sends was written into the run directory before.
         sinks = [self._files, *request.sinks]
         self._request = replace(
@@ -360,7 +356,7 @@ def _resume_plans(parts: Parts, run: Run, saved: Snapshot | None, *, is_begun: b
         parts.engine.plans.resume(recorded, step, is_continued=is_begun)
 
 
-def _finish(files: Files, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
+def _finish(files: RunFile, end: Snapshot, skipped: Finished, inexact: Sequence[str]) -> None:
     """Write the files of a run that was killed between its last checkpoint and its end."""
     reason = "complete" if _is_complete(end.position, every(end.until)) else "stopped"
     finished = replace(skipped, reason=reason, seconds=end.position.seconds)

@@ -14,6 +14,7 @@ from typing import Any, Literal, final
 from loopwright import step_warnings
 from loopwright.checkpoints.snapshot import Snapshot
 from loopwright.data.source import Epochs, Feed
+from loopwright.dispatch import notify
 from loopwright.distribute.team import Agreement
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
@@ -45,7 +46,6 @@ from loopwright.loop.schedule import (
 from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
 from loopwright.plans.evidence import Budget
-from loopwright.sinks.notify import notify
 from loopwright.task import variables
 from loopwright.task.optimizers import finalize_averages, uses_averages
 from loopwright.task.state import preserved, undisturbed

@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import keras
 import numpy as np
@@ -17,14 +17,17 @@ import tensorflow as tf
 from loopwright.compat import keras_optimizers
 from loopwright.engine.stepper import StepNumbers
 from loopwright.errors import ConfigurationError
-from loopwright.fit.parts import Parts
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_session, trained_events
+from loopwright.insight.scratch import request_aside, scratch_session, trained_events
 from loopwright.plans.plan import WORDS
 from loopwright.sinks import figures
 from loopwright.task.optimizers import optimizers, with_rates
 from loopwright.task.scheduled import Scheduled
 from loopwright.task.task import Task, class_name
+
+if TYPE_CHECKING:
+    from loopwright.fit.options import LearningRateOptions
+    from loopwright.fit.parts import Parts
 
 _FEWEST_STEPS = 20
 _DIVERGED = 3.0
@@ -34,18 +37,6 @@ _SMOOTHED_DECADES = 0.15
 _SIGNIFICANT = 5.0
 """How many standard deviations of the smoothed losses a fall has to be: the lowest of many."""
 _ROWS = 12
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class LearningRateOptions(DataOptions):
-    """The arguments of `find_learning_rate`, as they were passed."""
-
-    start: float = 1e-7
-    stop: float = 10.0
-    steps: int = 200
-    optimizer: str | None = None
-    monitor: str = "loss"
 
 
 @final
@@ -112,7 +103,7 @@ class LearningRates:
         return figures.saved(figure, path)
 
 
-def find_learning_rate(parts: Parts, options: LearningRateOptions) -> LearningRates:
+def find_learning_rate(parts: "Parts", options: "LearningRateOptions") -> LearningRates:
     """Train a copy of the state while the rate rises from `start` to `stop`; return the losses."""
     start, stop, steps, monitor = options.start, options.stop, options.steps, options.monitor
     if not 0 < start < stop or steps < _FEWEST_STEPS:

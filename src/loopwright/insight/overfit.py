@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -23,6 +23,10 @@ from loopwright.loop.schedule import Every
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
 from loopwright.task.task import has_step
+
+if TYPE_CHECKING:
+    from loopwright.fit.parts import Parts
+    from loopwright.fit.request import FitRequest
 
 _MOST_STEPS, _MOST_SECONDS = 1000, 8.0
 _PROBE_STEPS, _PROBE_SECONDS = 100, 2.0
@@ -68,7 +72,7 @@ def has_fallen(first: float, last: float, share: float = _FALL) -> bool:
     return last < first - share * abs(first)
 
 
-def overfit(parts: Parts, request: FitRequest, batch: Any) -> Overfit:
+def overfit(parts: "Parts", request: "FitRequest", batch: Any) -> Overfit:
     """Train a copy of the task on one batch; the task itself is as before."""
     repeated = replace(
         request,

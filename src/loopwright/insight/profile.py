@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import os
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import keras
 import tensorflow as tf
@@ -22,9 +21,13 @@ from loopwright.fit.parts import Parts
 from loopwright.fit.session import Session
 from loopwright.fit.step_cost import slow_part
 from loopwright.insight.rehearsal_report import wrapped
-from loopwright.insight.scratch import DataOptions, request_aside, scratch_session, trained_events
+from loopwright.insight.scratch import request_aside, scratch_session, trained_events
 from loopwright.task import variables
 from loopwright.task.optimizers import optimizers
+
+if TYPE_CHECKING:
+    from loopwright.fit.options import ProfileOptions
+    from loopwright.fit.parts import Parts
 
 _OPERATION = re.compile(r"^[^\s:]+:(_?[A-Z]\w*)$")
 _CONTROL = re.compile(
@@ -225,16 +228,6 @@ _ORIGIN_WIDTH = 29
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions(DataOptions):
-    """The arguments of `profile`, as they were passed."""
-
-    shuffle: bool = True
-    steps: int = 50
-    directory: str | os.PathLike[str] | None = None
-
-
-@final
 @dataclass(frozen=True)
 class Profile:
     """Where the time of some steps went."""
@@ -293,7 +286,7 @@ class Profile:
             )
 
 
-def profile(parts: Parts, options: ProfileOptions) -> Profile:
+def profile(parts: "Parts", options: "ProfileOptions") -> Profile:
     """Profile some steps after a warm-up; the task is as before."""
     steps = options.steps
     directory = None if options.directory is None else Path(options.directory)

@@ -17,7 +17,7 @@ from loopwright.data.stream import Stream
 from loopwright.errors import ConfigurationError
 from loopwright.events import Finished
 from loopwright.exactness import EXACT, Exact
-from loopwright.fit.options import FitOptions
+from loopwright.fit.options import RehearseOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start, accepted_data
 from loopwright.fit.resume import What, entry
@@ -86,16 +86,6 @@ def described(session: Session, planned: Planned, what: What, snapshot: Snapshot
 
 
 _OVERFIT = "1 batch"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RehearseOptions(FitOptions):
-    """The arguments of `fit`, and what else is rehearsed."""
-
-    rehearse_callbacks: bool = False
-    """Call the hooks of `callbacks`, which may have effects outside of this process."""
-    overfit: str | None = None
-    """"1 batch": train a copy of the task on one batch until its loss is small."""
 
 
 def rehearse(parts: Parts, options: RehearseOptions, planned: Planned) -> Rehearsal:

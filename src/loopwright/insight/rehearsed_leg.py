@@ -15,6 +15,7 @@ from loopwright.checkpoints.snapshot import load
 from loopwright.data.arrays import Arrays
 from loopwright.data.readers import StreamReader
 from loopwright.data.source import Data
+from loopwright.dispatch import attempted
 from loopwright.errors import CheckpointError, DataError, message
 from loopwright.events import ImagesDrawn
 from loopwright.fit.request import FitRequest
@@ -22,7 +23,6 @@ from loopwright.fit.resume import warn_of_no_validation
 from loopwright.fit.session import Session
 from loopwright.insight.rehearsal_report import Stages, in_rate
 from loopwright.loop.schedule import NOTHING_READ, Read
-from loopwright.sinks.notify import attempted
 from loopwright.sinks.tensorboard import HOME, TensorBoardFiles
 from loopwright.step_warnings import warn_at_call
 from loopwright.task import variables

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,16 @@ from loopwright.insight.step_look import is_close
 from loopwright.run_changes import OnChange, edits
 from loopwright.runs import RunRecord, Steps, mapping
 
+if TYPE_CHECKING:
+    from loopwright.checkpoints.run_directory import Run
+    from loopwright.checkpoints.snapshot import Snapshot
+    from loopwright.fit.parts import Parts
+    from loopwright.fit.request import FitRequest
+
 _SECONDS_WORTH_SAYING = 5.0
 
 
-def require_replayable(parts: Parts, request: FitRequest) -> None:
+def require_replayable(parts: "Parts", request: "FitRequest") -> None:
     """Raise for data and for teams of workers that cannot repeat what they did."""
     if not parts.team.is_alone:
         raise ConfigurationError(
@@ -46,7 +52,7 @@ def require_replayable(parts: Parts, request: FitRequest) -> None:
         )
 
 
-def require_step(run: Run, record: Steps, step: Any) -> int:
+def require_step(run: "Run", record: Steps, step: Any) -> int:
     """Return the step to replay, by default the one that ended the run; raise if there is none."""
     if not run.has_checkpoints and run.recorded_plans() is None:
         raise ConfigurationError(
@@ -68,7 +74,7 @@ def require_step(run: Run, record: Steps, step: Any) -> int:
     )
 
 
-def require_same_data(request: FitRequest, reference: Snapshot | None) -> None:
+def require_same_data(request: "FitRequest", reference: "Snapshot | None") -> None:
     """Raise if the data differs from that of the run, before anything is built for it."""
     if reference is None or (request.data is None and not reference.has_data):
         return

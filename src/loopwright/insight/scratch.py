@@ -3,14 +3,15 @@
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from loopwright import History
 from loopwright.compat import keras_internals, tensorflow_internals
 from loopwright.errors import ConfigurationError
 from loopwright.events import Trained
@@ -18,31 +19,11 @@ from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start, fit_request
 from loopwright.fit.session import Session
-from loopwright.loop.schedule import Every, require_positive
+from loopwright.loop.schedule import Every
 from loopwright.plans.plan import Plan
 from loopwright.plans.record import PlanHistory
-from loopwright.sinks.history import History
 from loopwright.task import state, variables
 from loopwright.task.task import Task
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """The data of a call that trains some steps aside."""
-
-    x: Any = None
-    y: Any = None
-    sample_weight: Any = None
-    _: KW_ONLY
-    batch_size: int | None = None
-    class_weight: Mapping[int, float] | None = None
-
-    def for_steps(self, steps: int, *, warm_up: int = 0, shuffle: bool = True) -> FitOptions:
-        """Return the options of a `fit` of that many steps, after some to warm up."""
-        require_positive(steps=steps)
-        given = {field.name: getattr(self, field.name) for field in fields(DataOptions)}
-        return FitOptions(**given, shuffle=shuffle, until=Every(steps=steps + warm_up))
-
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LONG = 1000

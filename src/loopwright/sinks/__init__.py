@@ -1,11 +1,11 @@
-"""Sinks receive events: terminal, log, journal, trackers, history, report.
+"""Sinks receive events: terminal, notebook, log, TensorBoard, trackers, report.
 
 A sink never changes the training; a sink that fails is disabled with a
 warning. Everything that a sink needs is in the events. The terminal, the log, the report and the
 trackers import no TensorFlow.
 
-Open files: curves, figures, history, mlflow, notebook, notify, outbox,
-progress_text, report, run_files, tensorboard, terminal, wandb.
+Open files: curves, defaults, figures, mlflow, notebook, outbox, progress_text,
+report, tensorboard, terminal, wandb.
 """
 
 from typing import TYPE_CHECKING, Any

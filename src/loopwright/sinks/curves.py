@@ -12,7 +12,7 @@ from loopwright.metric_direction import larger_is_better
 from loopwright.runs import Sample, mapping, number, read_sample
 
 if TYPE_CHECKING:
-    from loopwright.sinks.history import History
+    from loopwright import History
 
 Points = Sequence[tuple[float, float]]
 Lines = dict[str, list[tuple[float, float]]]
@@ -167,25 +167,13 @@ def chosen(drawn: Curves, metrics: Sequence[str] | None) -> Curves:
     return {name: drawn[name] for name in dict.fromkeys(wanted)}
 
 
-@final
-class Past:
-    """The curves of the calls of `fit` before this one: of the run directory, or in memory."""
-
-    def __init__(self, run_dir: Path | None) -> None:
-        self._run_dir = run_dir
-        self._histories: list[History] = []
-
-    def add(self, history: "History") -> None:
-        """Include the history of a call of `fit`."""
-        self._histories.append(history)
-
-    def curves(self) -> Curves:
-        """Return the curves so far."""
-        if self._run_dir is None:
-            return of_histories(self._histories)
-        drawn = of_journal(read_sample(self._run_dir))
-        drawn.pop("learning rate", None)  # only sinks of a run are told of it
-        return drawn
+def before(run_dir: Path | None, histories: "Iterable[History]") -> Curves:
+    """Return the curves of the calls of `fit` before this one: of the run, or in memory."""
+    if run_dir is None:
+        return of_histories(histories)
+    drawn = of_journal(read_sample(run_dir))
+    drawn.pop("learning rate", None)  # only sinks of a run are told of it
+    return drawn
 
 
 def until(drawn: Curves, step: int) -> Curves:

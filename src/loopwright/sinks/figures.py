@@ -10,11 +10,15 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from loopwright.errors import ConfigurationError, printable
 from loopwright.extras import imported
-from loopwright.sinks.curves import Best, Curves, Lines, Points, thinned
+from loopwright.sinks import curves
+from loopwright.sinks.curves import Best, Lines, Points, thinned
+
+if TYPE_CHECKING:
+    from loopwright import History
 
 Scale = Callable[[float], float]
 COLORS = ("#2f81d6", "#e07a1f", "#2a9d5c", "#c23b4b", "#8a63c9", "#8c6d4f", "#d45fa5", "#7a8791")
@@ -232,8 +236,11 @@ def saved(figure: Any, path: Any) -> Any:
     return figure
 
 
-def plotted(drawn: Curves, x_label: str, best: Best | None) -> Any:
+def plot_history(history: "History", metrics: "str | Sequence[str] | None") -> Any:
     """Return a figure with one panel for each metric; the best validation is marked in each."""
+    known = curves.by_epoch(history)
+    best, x_label = curves.best_of(known), "epoch" if history.epoch else "step"
+    drawn = curves.chosen(known, metrics)
     titles = [title for title, lines in drawn.items() if any(lines.values())][:_MOST_PANELS]
     if not titles:
         raise ConfigurationError(

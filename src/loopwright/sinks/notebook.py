@@ -4,13 +4,11 @@ It is HTML without script and style sheet: a saved notebook shows it again, on a
 page. A viewer that does not trust the notebook leaves the charts out and keeps the tables.
 """
 
-import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from loopwright.checkpoints.retention import KeepBest
 from loopwright.events import (
     BatchSkipped,
     EpochEnded,
@@ -29,7 +27,7 @@ from loopwright.sinks.figures import escaped
 from loopwright.sinks.progress_text import GAP, Outlook, Part, RunLines, number, sparkline
 
 if TYPE_CHECKING:
-    from loopwright.sinks.history import History
+    from loopwright import History, KeepBest
 
 _SECONDS_BETWEEN_DRAWINGS = 0.25
 _MOST_SHARE = 0.02
@@ -49,15 +47,6 @@ def in_notebook() -> bool:
     return get_shell is not None and hasattr(get_shell(), "kernel")
 
 
-def undisplayed() -> contextlib.AbstractContextManager[Any]:
-    """Keep what a library displays out of the cell: a summary that Keras returns as text."""
-    if not in_notebook():
-        return contextlib.nullcontext()
-    from IPython.utils.capture import capture_output
-
-    return capture_output(stdout=False, stderr=False, display=True)
-
-
 @final
 class Panel:
     """Shows the run as HTML, at most four times a second; its last state stays in the notebook."""
@@ -65,7 +54,7 @@ class Panel:
     def __init__(
         self,
         clock: Callable[[], float],
-        rule: KeepBest,
+        rule: "KeepBest",
         best_before: Callable[[], tuple[float, int] | None],
         curves_before: Callable[[], Curves],
     ) -> None:

@@ -211,7 +211,7 @@ class Tracker:
                 received=repr(artifacts),
                 do="leave the others out",
             )
-        self._service, self._artifacts, self._running = service, list(artifacts), running
+        self.service, self.artifacts, self.running = service, list(artifacts), running
         self._wait_seconds = wait_seconds
         self.waits_for_files = False
         """Whether the caller writes more files after `fit`, and then calls `end`."""
@@ -255,24 +255,18 @@ class Tracker:
 
     def __str__(self) -> str:
         """Return the tracker and its address: `mlflow (tracking_uri=http://127.0.0.1:5000)`."""
-        listed = [f"{name}={value}" for name, value in self._service.address.items()]
-        return f"{self._service.tracker} ({', '.join(listed)})"
+        listed = [f"{name}={value}" for name, value in self.service.address.items()]
+        return f"{self.service.tracker} ({', '.join(listed)})"
 
     def _begin(self, event: Started | Finished) -> None:
         before = self._delivery
         if before is not None and event.run_dir is before.run.directory is None and event.step:
             run = before.run  # without a run directory, a second call of `fit` continues it
         else:
-            run = TrackedRun(event.run_dir, self._service)
+            run = TrackedRun(event.run_dir, self.service)
         if isinstance(event, Started):
             run.note_start(event.facts)
-        self._delivery = _Delivery(
-            self._service,
-            run,
-            self._artifacts,
-            running=self._running,
-            previous=None if before is None else before.thread,
-        )
+        self._delivery = _Delivery(self, run, None if before is None else before.thread)
 
 
 @final
@@ -280,16 +274,10 @@ class _Delivery:
     """Sends what one start adds to the journal of a run, from a thread."""
 
     def __init__(
-        self,
-        service: Service,
-        run: TrackedRun,
-        artifacts: Sequence[str],
-        *,
-        running: bool,
-        previous: threading.Thread | None,
+        self, tracker: Tracker, run: TrackedRun, previous: threading.Thread | None
     ) -> None:
         """Start when the thread of the start before has ended: never two at a time."""
-        self._service, self.run, self._artifacts, self._running = service, run, artifacts, running
+        self._tracker, self.run = tracker, run
         self._is_open = False
         """Whether the tracker was asked what it has, and no error came since."""
         self._place = 0
@@ -306,10 +294,8 @@ class _Delivery:
         """The last error, while the tracker cannot be reached."""
         self.thread: threading.Thread | None = None
         if run.content.get("status") != "completed":
-            name = f"loopwright-{service.tracker}"
-            self.thread = threading.Thread(
-                target=self._send_all, args=[previous], name=name, daemon=True
-            )
+            name = f"loopwright-{tracker.service.tracker}"
+            self.thread = threading.Thread(None, self._send_all, name, [previous], daemon=True)
             self.thread.start()
 
     def end(self, status: Status, seconds: float) -> bool:
@@ -338,7 +324,7 @@ class _Delivery:
 
     def _deliver(self, status: Status) -> None:
         """Send everything that is there; raise what the tracker or the network raises."""
-        run, service = self.run, self._service
+        run, service = self.run, self._tracker.service
         if not self._is_open:
             service.open(run, is_training=status == "running")
             service.describe(run.facts())
@@ -352,7 +338,7 @@ class _Delivery:
         for row in ready:
             del self._rows[row.step]
         if status != "running":
-            with run.copy_files(self._artifacts) as files:
+            with run.copy_files(self._tracker.artifacts) as files:
                 service.upload(files)
             service.describe(run.facts())  # the plan may have been chosen meanwhile
             service.close(status)
@@ -368,7 +354,7 @@ class _Delivery:
                 continue
             kind = event["event"]
             self._unfinished_step = None if kind == "epoch_ended" else row.step
-            if row.values and (self._running or kind != "trained"):
+            if row.values and (self._tracker.running or kind != "trained"):
                 before = self._rows.get(row.step, row).values
                 self._rows[row.step] = row._replace(values={**before, **row.values})
 

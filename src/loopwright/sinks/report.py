@@ -11,12 +11,14 @@ import json
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import jinja2
 
 from loopwright import disk, runs
+from loopwright.dispatch import RunFile, attempted
 from loopwright.errors import printable
+from loopwright.events import Event
 from loopwright.plans import record as plan_record
 from loopwright.runs import RunRecord, mapping, number
 from loopwright.sinks.curves import best_mark, charts
@@ -25,6 +27,22 @@ _COLORS = 10  # one for each part of the time
 _MOST_CHECKPOINTS = 12
 _MOST_PLANS = 12
 _MOST_FIGURE_BYTES = 4 * disk.MOST_BYTES
+
+
+@final
+class ReportFile(RunFile):
+    """Writes the report when a training ends."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def __call__(self, event: Event) -> None:
+        """Do nothing: everything that the report shows is in other files."""
+
+    def close(self) -> None:
+        """Write the report."""
+        with attempted("The report"):
+            write_report(self._run_dir)
 
 
 def write_report(run_dir: Path) -> Path:

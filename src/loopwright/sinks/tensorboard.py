@@ -27,6 +27,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.util import tensor_util
 
 from loopwright import disk
+from loopwright.dispatch import RunFile, attempted, cut, lengths_of, tolerated
 from loopwright.events import (
     EpochEnded,
     Event,
@@ -39,7 +40,6 @@ from loopwright.events import (
     Trained,
     Validated,
 )
-from loopwright.sinks.notify import attempted
 
 HOME = "tensorboard"
 PREFIX = "events.out.tfevents."
@@ -117,7 +117,7 @@ def images(tag: str, pixels: Any) -> Any:
 
 
 @final
-class TensorBoardFiles:
+class TensorBoardFiles(RunFile):
     """A sink that writes event files; of `Trained`, it writes one per second."""
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
@@ -125,8 +125,13 @@ class TensorBoardFiles:
         self._facts: RunFacts | None = None
         self._files: dict[str, EventFile] = {}
         self._last_trained = -math.inf
+        self._draw = tolerated(self.draw)  # numbers are still written if images fail
 
-    def begin(self) -> None:
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Truncate the files of earlier starts; this one writes new files."""
+        cut(self._run_dir, event_files(self._run_dir), lengths)
+
+    def _begin(self) -> None:
         """Write hyperparameters and the graph of the step, if the run has no event file yet."""
         facts = self._facts
         if facts is None or event_files(self._run_dir):
@@ -152,7 +157,7 @@ class TensorBoardFiles:
         match event:
             case Started():
                 self._facts = event.facts
-                self.begin()
+                self._begin()
             case Trained():
                 now = self._clock()
                 if now - self._last_trained >= _SECONDS_BETWEEN_TRAINED:
@@ -169,16 +174,23 @@ class TensorBoardFiles:
                 numbers = {**event.metrics, **event.learning_rates, **rate}
                 self._write("train", "epoch_{0}", numbers, event.epoch)
                 self._write("validation", "epoch_{0}", event.validation, event.epoch)
+            case ImagesDrawn():
+                self._draw(event)
             case Finished():
-                self.flush()
+                self._flush()
             case _:
                 pass
 
-    def flush(self) -> None:
-        """Write every number into its file."""
-        for file in self._files.values():
-            file.flush()
-        self._give_modes()
+    def lengths(self) -> Mapping[str, int]:
+        """Return the lengths of the files, which have every number by then."""
+        self._flush()
+        return lengths_of(self._run_dir, event_files(self._run_dir))
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Truncate the files after a rollback; later events are written to new files."""
+        self.close()
+        cut(self._run_dir, event_files(self._run_dir), lengths)
+        self._begin()
 
     def close(self) -> None:
         """Close the files; later events are written to new files."""
@@ -186,6 +198,11 @@ class TensorBoardFiles:
             file.close()
         self._give_modes()
         self._files.clear()
+
+    def _flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+        self._give_modes()
 
     def _write(self, part: str, tag: str, numbers: Metrics, step: int) -> None:
         plain = {tag.format(name): value for name, value in numbers.items() if np.ndim(value) == 0}

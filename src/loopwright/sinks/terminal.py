@@ -4,9 +4,9 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TextIO, final
+from typing import TYPE_CHECKING, Literal, TextIO, final
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loopwright import disk
-from loopwright.checkpoints.retention import KeepBest
-from loopwright.errors import ConfigurationError
+from loopwright.dispatch import RunFile, attempted, tolerated
+from loopwright.errors import ConfigurationError, disk_explained
 from loopwright.events import (
     EpochEnded,
     EpochStarted,
@@ -35,6 +35,9 @@ from loopwright.sinks import progress_text
 from loopwright.sinks.curves import Curves
 from loopwright.sinks.notebook import Panel, in_notebook
 from loopwright.sinks.progress_text import DEFAULT_RULE, GAP, INDENT, Outlook, Part, RunLines
+
+if TYPE_CHECKING:
+    from loopwright import KeepBest
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _SECONDS_BETWEEN_EPOCHS = 0.1  # short epochs are printed together: each print costs a millisecond
@@ -55,7 +58,7 @@ class Bar:
         self,
         output: Console,
         clock: Callable[[], float],
-        rule: KeepBest,
+        rule: "KeepBest",
         best_before: Callable[[], tuple[float, int] | None],
     ) -> None:
         self._output, self._clock = output, clock
@@ -223,20 +226,39 @@ class Lines:
         self._printed_at = self._clock()
 
 
-def opened_log(directory: Path, name: str, clock: Callable[[], float]) -> tuple[TextIO, Lines]:
-    """Return a log of a run, opened to append to it, and the lines that are printed there."""
-    handle = disk.opened(directory, name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    file = os.fdopen(handle, "a", encoding="utf-8")
-    return file, Lines(
+@final
+class LogFile(RunFile):
+    """Appends lines to a file of a run, which keeps those of every start."""
+
+    def __init__(self, directory: Path, name: str, clock: Callable[[], float]) -> None:
+        self._directory, self._name, self._clock = directory, name, clock
+        self._file: TextIO | None = None
+        self._show: Sink = _ignore
+
+    def open(self, lengths: Mapping[str, int], *, is_new_leg: bool) -> None:
+        """Open the file to append to it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with disk_explained(self._directory):
+            handle = disk.opened(self._directory, self._name, flags)
+        self._file = os.fdopen(handle, "a", encoding="utf-8")
         # In a notebook rich would show the lines there, and write none.
-        Console(file=file, width=200, force_terminal=False, force_jupyter=False),
-        clock,
-    )
+        output = Console(file=self._file, width=200, force_terminal=False, force_jupyter=False)
+        self._show = tolerated(Lines(output, self._clock).show)
+
+    def __call__(self, event: Event) -> None:
+        """Print the lines of an event."""
+        self._show(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with attempted("The last lines of the log"):
+                self._file.close()
 
 
 def console(
     verbose: Literal["auto", 0, 1, 2] = "auto",
-    rule: KeepBest = DEFAULT_RULE,
+    rule: "KeepBest" = DEFAULT_RULE,
     best_before: Callable[[], tuple[float, int] | None] = lambda: None,
     curves_before: Callable[[], Curves] = dict,
     *,

@@ -1,36 +1,37 @@
-"""An export of a trainer: its state, and examples of its data."""
+"""An export that a trainer asks for: the state, its predict step, examples of its data."""
 
 import contextlib
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from loopwright import disk
-from loopwright.checkpoints.run_directory import Run
+from loopwright import Supervised, Task, disk
 from loopwright.compat import tensorflow_internals
-from loopwright.config.export_formats import Format, Quantize, Target, target_for
+from loopwright.config.export_formats import Format, Target, target_for
 from loopwright.data.adapter import as_data
 from loopwright.data.generators import Batches
-from loopwright.data.source import Data
+from loopwright.dispatch import attempted
 from loopwright.export import outputs
 from loopwright.export.exporter import Exported, export
 from loopwright.export.signatures import EXAMPLES, Signature, first_examples
-from loopwright.fit.parts import Parts
-from loopwright.fit.restore import Checkpoint, require_run
-from loopwright.sinks.notify import attempted
+from loopwright.fit.restore import require_run
 from loopwright.sinks.report import write_report
 from loopwright.task import context, variables
 from loopwright.task.keras_model import CompiledModel
 from loopwright.task.optimizers import averages_in_place
 from loopwright.task.state import undisturbed
-from loopwright.task.supervised import Supervised
-from loopwright.task.task import Task, has_step
+from loopwright.task.task import has_step
+
+if TYPE_CHECKING:
+    from loopwright.checkpoints.run_directory import Run
+    from loopwright.data.source import Data
+    from loopwright.fit.options import ExportOptions
+    from loopwright.fit.parts import Parts
 
 CALIBRATION = 128
 """How many examples of the data calibrate int8."""
@@ -38,41 +39,17 @@ PREDICTED = "what predict returns"
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """The arguments of a call of `export`, as they were passed."""
+def run_export(
+    parts: "Parts",
+    run: "Run | None",
+    options: "ExportOptions",
+    training: "Data | None",
+    held_out: "Iterable[Data]",
+) -> Exported:
+    """Export what the options ask for, of the state that they choose.
 
-    path: "str | os.PathLike[str] | None" = None
-    _: KW_ONLY
-    format: Format | None = None
-    """By default that of the path's suffix."""
-    quantize: Quantize | None = None
-    """Of LiteRT files."""
-    batch_size: int | None = None
-    """The only batch size that a LiteRT or ONNX file accepts; by default it accepts any."""
-    signatures: Sequence[str] | None = None
-    """Which models of the task; by default all."""
-    examples: Mapping[str, Any] | None = None
-    """Inputs by signature, for the comparison and to calibrate int8."""
-    data: Any = None
-    """Where examples come from: what `fit` takes as `x`; by default the data of the last `fit`."""
-    averaged: bool = False
-    checkpoint: Checkpoint | None = None
-    tolerance: float | None = None
-    """The largest relative difference; by default that of each output's dtype."""
-
-
-@final
-@dataclass(frozen=True)
-class SeenData:
-    """The data of the last call of `fit`."""
-
-    training: Data | None = None
-    validation: Mapping[str, Data] = field(default_factory=dict[str, Data])
-
-
-def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: SeenData) -> Exported:
-    """Export what the options ask for, of the state that they choose."""
+    Examples are of the data of the last `fit`, unless the options have data.
+    """
     target = target_for(
         "" if options.path is None else Path(options.path).name,
         options.format,
@@ -80,8 +57,8 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
         options.batch_size,
         options.signatures,
     )
-    training = seen.training if options.data is None else as_data(options.data)
-    held_out = seen.validation if options.data is None else {}
+    if options.data is not None:
+        training, held_out = as_data(options.data), ()
     with parts.state.of(options.checkpoint, "export") as step:
         inside = require_run(run) if options.path is None else None
         path = Path(options.path or "")
@@ -95,7 +72,7 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
                 path,
                 options.examples,
                 target=target,
-                data=_examples(target, held_out.values(), training),
+                data=_examples(target, held_out, training),
                 step=step,
                 averaged=options.averaged,
                 tolerance=options.tolerance,
@@ -103,7 +80,9 @@ def run_export(parts: Parts, run: Run | None, options: ExportOptions, seen: Seen
             )
         if inside is not None:
             inside.fix_export_permissions()
-            _refresh_report(inside.directory)
+            if disk.status(inside.directory, "report.html") is not None:
+                with attempted("The report"):  # written again, with its exports
+                    write_report(inside.directory)
         return done
 
 
@@ -156,14 +135,7 @@ def _objection(predict: Any, one: Signature) -> str:
     return "" if has_rows else "its outputs do not have one row per example"
 
 
-def _refresh_report(run_dir: Path) -> None:
-    """Write the report of a run again, with its exports, if it has one."""
-    if disk.status(run_dir, "report.html") is not None:
-        with attempted("The report"):
-            write_report(run_dir)
-
-
-def _examples(target: Target, held_out: Iterable[Data], training: Data | None) -> Any:
+def _examples(target: Target, held_out: "Iterable[Data]", training: "Data | None") -> Any:
     """Return a batch of the run's own data; None if there is none that can be read again."""
     count = CALIBRATION if target.quantize == "int8" else EXAMPLES
     # Later batches of an iterable may depend on how often it was read: it is left alone.

@@ -8,7 +8,7 @@ from loopwright.events import (
     Validated,
     epoch_logs,
 )
-from loopwright.sinks.history import History
+from loopwright.fit.history import History
 
 
 def epoch(number: int, step: int, **metrics: Any) -> EpochEnded:
@@ -26,29 +26,21 @@ def collected(*events: Event) -> History:
     return history
 
 
-def test_training_numbers_have_one_entry_per_epoch():
-    history = collected(epoch(0, 10, loss=0.5, accuracy=0.7), epoch(1, 20, loss=0.4, accuracy=0.8))
-    assert history.history == {"loss": [0.5, 0.4], "accuracy": [0.7, 0.8]}
-    assert history.epoch == [0, 1]
-    assert history.epoch_steps == [10, 20]
-
-
-def test_validation_numbers_have_one_entry_per_validation_and_their_steps():
+def test_numbers_have_one_entry_per_epoch_or_per_validation_and_their_steps():
     history = collected(
         validation(4, loss=0.9),
         validation(8, loss=0.8),
-        epoch(0, 10, loss=0.5),
+        epoch(0, 10, loss=0.5, accuracy=0.7),
         validation(20, loss=0.7),
-        EpochEnded(1, 20, 10, 1.0, {"loss": 0.4}, {"loss": 0.7}),  # not counted twice
+        # Its validation is not counted twice.
+        EpochEnded(1, 20, 10, 1.0, {"loss": 0.4, "accuracy": 0.8}, {"loss": 0.7}),
     )
-    assert history.history == {"loss": [0.5, 0.4], "val_loss": [0.9, 0.8, 0.7]}
+    training = {"loss": [0.5, 0.4], "accuracy": [0.7, 0.8]}
+    assert history.history == {**training, "val_loss": [0.9, 0.8, 0.7]}
     assert history.validation_steps == [4, 8, 20]
-    assert history.epoch_steps == [10, 20]
-
-
-def test_a_history_prints_how_far_it_came():
-    history = collected(epoch(0, 10, loss=0.5), epoch(1, 20, loss=0.25))
-    assert repr(history) == "History(2 epochs, last: {'loss': 0.25})"
+    assert (history.epoch, history.epoch_steps) == ([0, 1], [10, 20])
+    last = "{'loss': 0.4, 'accuracy': 0.8, 'val_loss': 0.7}"
+    assert repr(history) == f"History(2 epochs, last: {last})"
 
 
 def test_the_logs_of_an_epoch_have_the_names_of_keras_in_the_order_of_keras():

@@ -7,7 +7,6 @@ from typing import Any, final
 import keras
 
 from loopwright.events import EpochEnded, Event, Validated
-from loopwright.sinks import curves, figures, notebook
 
 
 @final
@@ -78,12 +77,13 @@ class History(keras.callbacks.History):
         figure is written to a `.png`, `.svg` or `.pdf` file. Needs matplotlib:
         `pip install 'loopwright[plot]'`.
         """
-        found = curves.by_epoch(self)
-        best, x_label = curves.best_of(found), "epoch" if self.epoch else "step"
-        drawn = curves.chosen(found, metrics)
-        return figures.saved(figures.plotted(drawn, x_label, best), path)
+        from loopwright.sinks import figures
+
+        return figures.saved(figures.plot_history(self, metrics), path)
 
     def _repr_html_(self) -> str:
+        from loopwright.sinks import notebook
+
         return notebook.history_card(self)
 
     def __repr__(self) -> str:
