@@ -54,7 +54,7 @@ class Sample:
 
 @final
 @dataclass(frozen=True)
-class Steps:
+class RecordedSteps:
     """The steps of a run, as its journal and its checkpoints tell them."""
 
     starts: dict[int, int] = field(default_factory=dict[int, int])
@@ -181,7 +181,7 @@ class RunRecord:
         return sorted(shares, key=lambda share: -share[1])
 
     @cached_property
-    def steps(self) -> Steps:
+    def steps(self) -> RecordedSteps:
         """Return what was recorded of each step: every event is read."""
         starts, numbers, scores = dict[int, int](), dict[int, Any](), dict[int, Any]()
         skipped, steps, failed = set[int](), [0], None
@@ -207,7 +207,7 @@ class RunRecord:
                 ran = (failed or step) - began
                 rate = ran / seconds if ran > 0 and seconds else rate
         last = max([*steps, *(found.step for found in self.checkpoints), failed or 0])
-        return Steps(starts, numbers, scores, frozenset(skipped), rate, last, failed)
+        return RecordedSteps(starts, numbers, scores, frozenset(skipped), rate, last, failed)
 
     def events(self, after: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the events of the journal after its first bytes, each with where it ends.

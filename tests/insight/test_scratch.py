@@ -18,9 +18,10 @@ from loopwright.loop.schedule import Every
 
 def train_aside(trainer: lw.Trainer, *data: Any) -> int:
     sizes = {"batch_size": 16} if isinstance(data[0], np.ndarray) else {}
-    request = scratch.request_aside(FitOptions(*data, **sizes), trainer._parts)
-    with scratch.scratch_session(trainer._parts, request, until=Every(steps=7)) as leg:
-        for _ in scratch.trained_events(leg):
+    options = FitOptions(*data, **sizes, until=Every(steps=7))
+    request = scratch.request_aside(options, trainer._parts)
+    with scratch.scratch_session(trainer._parts, request) as session:
+        for _ in scratch.trained_events(session):
             pass
         return int(trainer.task.step_counter.numpy())
 

@@ -178,10 +178,6 @@ def _refuse_whole_trainings(stack: contextlib.ExitStack) -> None:
             stack.enter_context(replaced(keras.Model, name, lambda _, method=method: method))
 
 
-@uses(
-    "keras.Layer._flatten_layers",
-    if_moved="guards do not see layers inside layers that are not models",
-)
 def undisplayed() -> contextlib.AbstractContextManager[Any]:
     """Keep a summary that Keras returns as text out of the cell of a notebook."""
     if "IPython" not in sys.modules:
@@ -191,6 +187,10 @@ def undisplayed() -> contextlib.AbstractContextManager[Any]:
     return capture_output(stdout=False, stderr=False, display=True)
 
 
+@uses(
+    "keras.Layer._flatten_layers",
+    if_moved="guards do not see layers inside layers that are not models",
+)
 def layers_in(layer: keras.Layer) -> list[keras.Layer]:
     """Return the layer and all layers inside it, at any depth."""
     flatten = getattr(layer, "_flatten_layers", None)

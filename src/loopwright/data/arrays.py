@@ -253,10 +253,11 @@ class Arrays(Data):
             failures=failures,
             order=lambda epoch: order(epochs.first_epoch + epoch),
             data=self,
+            in_words=self._in_words,
             map=self._map,
         )
 
-    def in_words(self, some: Any) -> str:
+    def _in_words(self, some: Any) -> str:
         """List examples by index, and those among them that hold NaN or infinity."""
         listed = ", ".join(map(str, some[:8])) + (", ..." if len(some) > 8 else "")
         bad: list[str] = []
@@ -352,6 +353,8 @@ class _EpochsFeed(Feed):
     order: Callable[[int], Any]
     """The indices of all examples, by the number of the epoch in this call of `fit`."""
     data: Arrays
+    in_words: Callable[[Any], str]
+    """Lists examples by index, and those that hold NaN."""
     map: ExampleMap | None
 
     def failure(self) -> DataError | None:
@@ -362,7 +365,7 @@ class _EpochsFeed(Feed):
 
     def batch_in_words(self, number: int) -> str:
         epoch, index = self._place(number)
-        listed = self.data.in_words(np.array(self.examples(number)))
+        listed = self.in_words(np.array(self.examples(number)))
         return f"batch {index + 1} of epoch {epoch + 1}: {listed}"
 
     def examples(self, number: int) -> Sequence[int]:

@@ -3,6 +3,6 @@
 Puts the rooms below together; only the trainer calls it. Never runs a step by itself, and imports
 no client but where a method calls it.
 
-Open files: attempt, event_stream, history, journal, measured_child, memory_run, options, parts,
-request, restore, resume, run_spec, session, snapshots, step_cost.
+Open files: event_stream, history, measured_child, memory_run, options, parts, request, restore,
+resume, run_spec, session, snapshots, step_cost.
 """

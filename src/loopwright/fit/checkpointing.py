@@ -1,4 +1,4 @@
-"""Where a session saves, and what it goes back to: nowhere, in memory, or in a run directory."""
+"""Where a session saves and what it goes back to: nowhere, memory, or a run directory."""
 
 import contextlib
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import final
+from typing import Literal, final
 
 from loopwright.compat.lines import shortened
 from loopwright.errors import ConfigurationError
@@ -77,3 +77,17 @@ class EventStream:
                 received="a call of fit from a callback or a sink, or from another thread",
                 do="call fit when the first call has returned, or use another Trainer",
             )
+
+
+Reason = Literal["left", "interrupted", "failed"]
+
+
+def reason_of(error: BaseException) -> Reason:
+    """Return how a call of `fit` ended that this error has ended."""
+    match error:
+        case LoopLeft():
+            return "left"
+        case KeyboardInterrupt() | GeneratorExit():  # the latter: the caller's loop was left
+            return "interrupted"
+        case _:
+            return "failed"

@@ -1,4 +1,4 @@
-"""The calls of `fit` without a run directory: begun, or continued where one was interrupted."""
+"""Calls of `fit` without a run directory: begun, or continued where one was interrupted."""
 
 import contextlib
 from collections.abc import Generator, Iterator

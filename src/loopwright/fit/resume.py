@@ -1,4 +1,4 @@
-"""The calls of `fit` in a run directory: each is begun, resumed where it was saved, or skipped."""
+"""Calls of `fit` in a run directory: begun, resumed where they were saved, or skipped."""
 
 import contextlib
 import os

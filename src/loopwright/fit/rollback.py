@@ -1,6 +1,14 @@
-"""Which step spoiled a run: found by running steps again."""
+"""Roll a session back: find the step that spoiled it by running again, and pass it over."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from loopwright.checkpoints.snapshot import Snapshot
+from loopwright.errors import NotFiniteError
+from loopwright.events import BatchSkipped
+
+if TYPE_CHECKING:
+    from loopwright.fit.session import Session
 
 MOST_ROLLBACKS = 10
 """In one call of `fit`: a run that needs more of them needs a look."""
@@ -29,3 +37,24 @@ def first_bad_step(goes_wrong: Callable[[int], bool], seen_step: int) -> int:
         else:
             good = guess
     return bad
+
+
+def roll_back(session: "Session", saved: Snapshot, error: NotFiniteError) -> BatchSkipped:
+    """Go back to the last good state, and skip the batch that made a step not finite."""
+
+    def goes_wrong(steps: int) -> bool:
+        session.go_back(saved)
+        is_finite = True
+        try:
+            for _ in session.run_quietly(steps):
+                pass
+        except NotFiniteError:
+            is_finite = False
+        session.require_not_interrupted()
+        return not is_finite or session.checkpoints.is_spoiled(session)
+
+    first = first_bad_step(goes_wrong, error.step - saved.step)
+    session.stepper.pass_over(saved.step + first)
+    session.go_back(saved)
+    batch = session.stepper.batch_in_words(saved.position.read.batches + first - 1)
+    return BatchSkipped(saved.step + first, batch, saved.step)

@@ -18,17 +18,17 @@ from loopwright.dispatch import notify
 from loopwright.distribute.team import Agreement
 from loopwright.engine.stepper import StepNumbers, Stepper
 from loopwright.errors import NotFiniteError
-from loopwright.events import BatchSkipped, Event, Finished, Metrics, Noted, Sink, Started
+from loopwright.events import BatchSkipped, Event, Finished, Metrics, Sink, Started
 from loopwright.exactness import EXACT, Inexact, require_replayable
-from loopwright.fit import run_spec, settings_notes, snapshots
+from loopwright.fit import run_spec, snapshots, start_notes
 from loopwright.fit.callbacks import Callbacks
 from loopwright.fit.checkpointing import Checkpoints, NoCheckpoints
-from loopwright.fit.event_stream import LoopLeft
+from loopwright.fit.event_stream import Reason, reason_of
 from loopwright.fit.observer import Observer
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start
 from loopwright.fit.resumable import require_resumable
-from loopwright.fit.rollback import MOST_ROLLBACKS, first_bad_step
+from loopwright.fit.rollback import MOST_ROLLBACKS, roll_back
 from loopwright.fit.step_cost import slow_part
 from loopwright.fit.validation import Validation
 from loopwright.guards import arrays
@@ -47,13 +47,9 @@ from loopwright.loop.signals import Signals
 from loopwright.loop.train import Happened, train
 from loopwright.plans.evidence import Budget
 from loopwright.task import variables
-from loopwright.task.optimizers import finalize_averages, uses_averages
+from loopwright.task.optimizers import finalize_averages
 from loopwright.task.state import preserved, undisturbed
 
-_AVERAGED = (
-    "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
-    'averaged weights, which restore("last") gives too'
-)
 OVER = ("complete", "stopped", "left", "skipped")
 """The reasons of `Finished` after which the next call of `fit` begins another leg."""
 
@@ -85,7 +81,7 @@ class Session:
         self.checkpoints = checkpoints or NoCheckpoints()
         self._on_steps = on_steps
         snapshot = start.snapshot
-        self._continues = snapshot is not None
+        self.continues = snapshot is not None
         counted = int(parts.task.step_counter.read_value())
         self.first_step = counted if snapshot is None else snapshot.first_step
         self.first_epoch = start.first_epoch if snapshot is None else snapshot.first_epoch
@@ -148,7 +144,7 @@ class Session:
         self.notes = [*([str(exactness)] if exactness else []), *start.notes]
         """What to tell when training begins."""
         self._observer = Observer(parts, request, self.watch) if request.is_observed else None
-        sinks = [self.history, *map(self._timed, request.sinks)]
+        sinks = [self.history, *map(self.watch.timed_sink, request.sinks)]
         watching = [LearningWatch(parts.task, parts.engine.silenced)] if parts.team.is_chief else []
         self._sinks: Sequence[Sink] = [*sinks, *watching]
         self._seconds_to_build = self.watch.clock() - began
@@ -170,7 +166,7 @@ class Session:
             if self._observer is not None:
                 self._observer.collect_facts()
             finished: Finished | None = None
-            reason: _Reason = "failed"
+            reason: Reason = "failed"
             failed_step: int | None = None
             happened: Iterable[Happened] | None = self.loop()
             try:
@@ -191,7 +187,7 @@ class Session:
                     self.save(self.position, self.scores)  # with what Started has restored
             except BaseException as error:
                 is_nan = isinstance(error, NotFiniteError)
-                reason = _reason(error)
+                reason = reason_of(error)
                 failed_step = error.step if is_nan else self.stepper.failed_step
                 self.checkpoints.leave(self, error)
                 raise
@@ -224,13 +220,13 @@ class Session:
             self._has_started = True
             reasons = self.exactness.reasons
             event = replace(event, inexact=reasons, run_dir=self.request.run_dir)
-            notes = self._notes(event.step)
+            notes = start_notes.notes(self, event.step)
         items = [event] if self._observer is None else self._observer.completed(event)
         return [*items, *notes]
 
     def _call_back(self, event: Event) -> None:
         """Call the callbacks; a leg that continues keeps its variables in `on_train_begin`."""
-        keeps = isinstance(event, Started) and self._continues and self.request.callbacks
+        keeps = isinstance(event, Started) and self.continues and self.request.callbacks
         with preserved(variables.named(self.parts.task).values() if keeps else []):
             self.callbacks.on(event)
 
@@ -327,35 +323,23 @@ class Session:
             pace.add(steps=ran, seconds=self.agreement.clock() - began)
             yield ran
 
+    def go_back(self, saved: Snapshot) -> None:
+        """Go back to where it was saved; the data is opened again."""
+        self.seek(saved.position.read)
+        self.apply(saved)
+        self.checkpoints.go_back(self, saved)
+
+    def require_not_interrupted(self) -> None:
+        """End the run as a signal asked for, if one came: it resumes from what is on disk."""
+        if self.agreement.interrupted():
+            self._signals.raise_received()
+
     def _roll_back(self, error: NotFiniteError) -> Happened:
-        """Go back to the last good state, and skip the batch that made a step not finite."""
         saved = self.checkpoints.last_good(self)
         if saved is None or self._rollbacks == MOST_ROLLBACKS:
             raise error
         self._rollbacks += 1
-
-        def go_back() -> None:
-            self.seek(saved.position.read)
-            self.apply(saved)
-            self.checkpoints.go_back(self, saved)
-
-        def goes_wrong(steps: int) -> bool:
-            go_back()
-            is_finite = True
-            try:
-                for _ in self.run_quietly(steps):
-                    pass
-            except NotFiniteError:
-                is_finite = False
-            if self.agreement.interrupted():
-                self._signals.raise_received()  # the run resumes from what is on disk
-            return not is_finite or self.checkpoints.is_spoiled(self)
-
-        first = first_bad_step(goes_wrong, error.step - saved.step)
-        self.stepper.pass_over(saved.step + first)
-        go_back()
-        batch = self.stepper.batch_in_words(saved.position.read.batches + first - 1)
-        return BatchSkipped(saved.step + first, batch, saved.step), self.position, self.scores
+        return roll_back(self, saved, error), self.position, self.scores
 
     # -- what the loop calls: steps ----------------------------------------------------------------
 
@@ -452,33 +436,3 @@ class Session:
         require_replayable(exactness, self.parts.engine.on_nan)
         reference = start.reference or start.snapshot
         return exactness, snapshots.declare(self, reference, start.edited)
-
-    def _notes(self, step: int) -> list[Noted]:
-        engine, request = self.parts.engine, self.request
-        texts = [*self.notes]
-        texts += settings_notes.notes(engine, self.feed, step, continues=self._continues)
-        if uses_averages(self.parts.task) and (request.sets or request.run_dir):
-            texts.append(_AVERAGED)
-        return [Noted(step, text) for text in (*self.callbacks.needs.notes, *texts)]
-
-    def _timed(self, sink: Sink) -> Sink:
-        name = getattr(sink, "__qualname__", type(sink).__name__).rpartition(".")[2]
-
-        def timed(event: Event) -> None:
-            with self.watch.timing("logging", name):
-                sink(event)
-
-        return timed
-
-
-_Reason = Literal["left", "interrupted", "failed"]
-
-
-def _reason(error: BaseException) -> _Reason:
-    match error:
-        case LoopLeft():
-            return "left"
-        case KeyboardInterrupt() | GeneratorExit():  # the latter: the caller's loop was left
-            return "interrupted"
-        case _:
-            return "failed"

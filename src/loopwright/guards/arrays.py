@@ -48,7 +48,7 @@ class Conditions:
 
 
 @final
-class Sample:
+class DataSample:
     """Some examples in their order, as NumPy arrays: all of small arrays, a fixed random part."""
 
     def __init__(self, data: Arrays) -> None:
@@ -88,14 +88,14 @@ class Examples:
     conditions: Conditions
 
     @cached_property
-    def seen(self) -> Sample:
+    def seen(self) -> DataSample:
         """A sample of the training examples."""
-        return Sample(self.data)
+        return DataSample(self.data)
 
     @cached_property
-    def held(self) -> dict[str, Sample]:
+    def held(self) -> dict[str, DataSample]:
         """A sample of each set to validate on."""
-        return {name: Sample(arrays) for name, arrays in self.sets.items()}
+        return {name: DataSample(arrays) for name, arrays in self.sets.items()}
 
     @cached_property
     def split(self) -> list[str]:
@@ -259,7 +259,9 @@ def _not_finite(examples: Examples) -> Iterator[Finding]:
             )
 
 
-def _comes_out(model: keras.Model, seen: Sample, rows: np.ndarray, conditions: Conditions) -> bool:
+def _comes_out(
+    model: keras.Model, seen: DataSample, rows: np.ndarray, conditions: Conditions
+) -> bool:
     """Return whether the model's predictions for these examples are not finite either."""
     inputs = tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), seen.inputs)
     with contextlib.suppress(Exception), conditions.undisturbed():

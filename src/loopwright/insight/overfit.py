@@ -81,8 +81,9 @@ def overfit(parts: "Parts", request: "FitRequest", batch: Any) -> Overfit:
         steps_per_epoch=None,
         validation_steps=None,
         class_weight=None,
+        until=Every(steps=_MOST_STEPS),
     )
-    with scratch_session(parts, repeated, until=Every(steps=_MOST_STEPS)) as session:
+    with scratch_session(parts, repeated) as session:
         built = [held for held in optimizers(parts.task).values() if held.built]
         own = [v for optimizer in built for v in keras_optimizers.trained_by(optimizer)]
         trained = {id(variables.variables(v)[0]) for v in own}

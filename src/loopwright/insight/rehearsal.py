@@ -217,12 +217,15 @@ def _callbacks(
         stages.leave_out("callbacks", why)
         return {}
     callbacks = _copies(given, parts.task)
-    short = replace(request, validation_steps=min(2, request.validation_steps or 2))
-    until = Every(steps=_CALLBACK_STEPS)
+    short = replace(
+        request,
+        validation_steps=min(2, request.validation_steps or 2),
+        until=Every(steps=_CALLBACK_STEPS),
+    )
     with (
         stages.part("callbacks") as note,
         preserved_attributes(map(vars, given)),
-        scratch_session(parts, short, until=until, callbacks=callbacks) as session,
+        scratch_session(parts, short, callbacks=callbacks) as session,
     ):
         finished = Finished(session.step, 0.0, "failed")
         try:

@@ -23,7 +23,7 @@ from loopwright.insight import replay_checks
 from loopwright.insight.replayed import Replayed
 from loopwright.insight.scratch import request_aside, scratch_session
 from loopwright.insight.step_walk import Walk
-from loopwright.runs import RunRecord, Steps
+from loopwright.runs import RecordedSteps, RunRecord
 from loopwright.task import state, variables
 from loopwright.task.optimizers import finalize_averages
 
@@ -109,7 +109,7 @@ def replay(parts: Parts, options: ReplayOptions, saved: SavedRun, step: int | No
     )
 
 
-def _find_beginning(run: Run, record: Steps, step: int) -> Beginning:
+def _find_beginning(run: Run, record: RecordedSteps, step: int) -> Beginning:
     """Return the last checkpoint before a step, or the beginning of its leg."""
     first = record.leg_start(step)
     saved = [entry.step for entry in run.entries()]

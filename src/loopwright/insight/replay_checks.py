@@ -21,7 +21,7 @@ from loopwright.insight.replayed import Check
 from loopwright.insight.scratch import require_readable_again
 from loopwright.insight.step_look import is_close
 from loopwright.run_changes import OnChange, edits
-from loopwright.runs import RunRecord, Steps, mapping
+from loopwright.runs import RecordedSteps, RunRecord, mapping
 
 if TYPE_CHECKING:
     from loopwright.checkpoints.run_directory import Run
@@ -52,7 +52,7 @@ def require_replayable(parts: "Parts", request: "FitRequest") -> None:
         )
 
 
-def require_step(run: "Run", record: Steps, step: Any) -> int:
+def require_step(run: "Run", record: RecordedSteps, step: Any) -> int:
     """Return the step to replay, by default the one that ended the run; raise if there is none."""
     if not run.has_checkpoints and run.recorded_plans() is None:
         raise ConfigurationError(
@@ -129,10 +129,10 @@ def environment_changes_of(run: Run, session: Session, reference: Snapshot | Non
     return [f"the environment has changed: {change}" for change in changes]
 
 
-def announced(start: int, step: int, record: Steps, *, is_leg_start: bool) -> str:
+def announced(start: int, step: int, record: RecordedSteps, *, is_leg_start: bool) -> str:
     """Return what a replay is about to do, and how long that takes by the record.
 
-    >>> record = Steps(steps_per_second=50.0, last_step=900)
+    >>> record = RecordedSteps(steps_per_second=50.0, last_step=900)
     >>> announced(0, 601, record, is_leg_start=True)
     'no checkpoint before step 601 is kept: replaying 600 steps from the start, about 12 s'
     """

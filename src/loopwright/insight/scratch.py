@@ -19,7 +19,6 @@ from loopwright.fit.options import FitOptions
 from loopwright.fit.parts import Parts
 from loopwright.fit.request import FitRequest, Start, fit_request
 from loopwright.fit.session import Session
-from loopwright.loop.schedule import Every
 from loopwright.plans.plan import Plan
 from loopwright.plans.record import PlanHistory
 from loopwright.task import state, variables
@@ -35,7 +34,6 @@ def scratch_session(
     request: FitRequest,
     *,
     plan: Plan | PlanHistory | None = None,
-    until: Every | None = None,
     start: Start | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     recorded: Sequence[Any] | None = None,
@@ -50,7 +48,7 @@ def scratch_session(
     """
     require_readable_again(request)
     aside = _parts_aside(parts, plan, ignores_nan=recorded is not None)
-    alone = replace(request, until=until or request.until, save_every=None, callbacks=callbacks)
+    alone = replace(request, save_every=None, callbacks=callbacks)
     drawn, made = hold_draws(), _made_lazily(parts.task)
     numpy_state = np.random.get_state()
     data = [each for each in (request.data, *request.sets.values()) if each is not None]

@@ -27,7 +27,7 @@ from loopwright.loop.schedule import Every, Position, Schedule
 from loopwright.loop.train import train
 from loopwright.plans.plan import WORDS
 from loopwright.quiet_start import quiet_start
-from loopwright.runs import Steps
+from loopwright.runs import RecordedSteps
 from loopwright.task import variables
 from loopwright.task.state import apply, capture
 from loopwright.task.task import Task, owner, reset
@@ -87,7 +87,7 @@ class Walk:
         self,
         session: Session,
         run: Run,
-        record: Steps,
+        record: RecordedSteps,
         step: int,
         *,
         uses_debugger: bool,

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import final
 
+from loopwright.events import Event, Sink
+
 PARTS = (
     "data wait",
     "step",
@@ -55,6 +57,16 @@ class Stopwatch:
             self.times[part] += 1
             if detail:
                 self._details[part, detail] = self._details.get((part, detail), 0.0) + own
+
+    def timed_sink(self, sink: Sink) -> Sink:
+        """Return a sink whose time counts as logging, under its name."""
+        name = getattr(sink, "__qualname__", type(sink).__name__).rpartition(".")[2]
+
+        def timed(event: Event) -> None:
+            with self.timing("logging", name):
+                sink(event)
+
+        return timed
 
     def add(self, part: str, seconds: float) -> None:
         """Count seconds that were measured elsewhere."""

@@ -1,4 +1,4 @@
-"""What a run says about its process settings: a faster choice, or one of another step.
+"""What a session says when it begins: callbacks, exactness, averages, process settings.
 
 Settings never change inside a process, so a note names the command that starts it by them.
 """
@@ -7,17 +7,37 @@ import itertools
 import os
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from loopwright import launch, settings
 from loopwright.data.source import Feed
 from loopwright.engine.engine import Engine
+from loopwright.events import Noted
 from loopwright.plans import cache
+from loopwright.task.optimizers import uses_averages
 
+if TYPE_CHECKING:
+    from loopwright.fit.session import Session
+
+_AVERAGED = (
+    "use_ema: scores and checkpoints are of the trained weights; when fit ends, the model gets the "
+    'averaged weights, which restore("last") gives too'
+)
 _legs = itertools.count()  # of this process: the first was measured, and it is not traced if eager
 
 
-def notes(engine: Engine, feed: Feed | None, step: int, *, continues: bool) -> list[str]:
-    """Return what there is to say when a leg begins; about remembered settings only once."""
+def notes(session: "Session", step: int) -> list[Noted]:
+    """Return what there is to say when a session begins."""
+    engine, request = session.parts.engine, session.request
+    about_settings = _about_settings(engine, session.feed, step, continues=session.continues)
+    texts = [*session.callbacks.needs.notes, *session.notes, *about_settings]
+    if uses_averages(session.parts.task) and (request.sets or request.run_dir):
+        texts.append(_AVERAGED)
+    return [Noted(step, text) for text in texts]
+
+
+def _about_settings(engine: Engine, feed: Feed | None, step: int, *, continues: bool) -> list[str]:
+    """Return what there is to say about process settings; about remembered ones only once."""
     plans = engine.plans
     key, now = launch.own_key(), plans.log.settings
     asked = None if plans.asked is None else plans.asked.settings_after(0)
