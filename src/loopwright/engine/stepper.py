@@ -132,7 +132,9 @@ class Stepper:
         while self.unreported_steps < steps:
             step = self._first_step + here.step
             if step + 1 in self.passed_over:
-                self._pass_over()
+                if self._reader is not None:
+                    self._reader.skip(1)
+                self._task.step_counter.assign_add(1)
                 records += [] if self._records is None else [StepNumbers(self.metrics.numbers())]
                 ran, is_end = 1, False
             else:
@@ -166,12 +168,8 @@ class Stepper:
             return True
         return self._reader is not None and self._reader.survives_failure
 
-    def close(self) -> None:
-        """Release the data."""
-        self._feed = self._reader = None
-
     def read_from(self, feed: Feed | None) -> None:
-        """Reads from another feed of the same data from now on."""
+        """Read from another feed of the same data from now on; None: release the data."""
         self._feed, self._reader = feed, None
 
     def resume(
@@ -214,30 +212,14 @@ class Stepper:
         held = self._reader = HeldReader(batch, reader)
         return NextStep(plan, batch, lambda: loop.run(held, 1))
 
-    def examples(self, number: int) -> Sequence[int] | None:
-        """Return the indices of a batch's examples, by how many batches were read before it."""
-        return None if self._feed is None else self._feed.examples(number)
-
     def batch_in_words(self, number: int) -> str:
         """Name a batch by how many were read before it."""
         return "a step without data" if self._feed is None else self._feed.batch_in_words(number)
-
-    def examples_per_batch(self) -> int | None:
-        """Return the examples in the largest batch; None if unknown, or if there is one batch."""
-        feed, reader = self._feed, self._reader
-        if feed is None or feed.steps_per_epoch == 1:
-            return None
-        seen = None if reader is None else reader.largest_batch
-        return replicas.known_example_count(feed.batch_spec) if seen is None else seen
 
     def _step_in_words(self, here: Position, step: int) -> str:
         """Name the step after `step`, and its batch."""
         batch = self.batch_in_words(here.read.batches + step - self._first_step - here.step)
         return f"step {step + 1:,} ({batch})" if self._feed is not None else f"step {step + 1:,}"
-
-    def report(self) -> dict[str, Any]:
-        """Return the metrics of the epoch so far."""
-        return self.metrics.numbers()
 
     def can_prepare(self) -> bool:
         """Return whether the sizes of batches are known: a plan is compiled for each of them."""
@@ -290,11 +272,6 @@ class Stepper:
             if plan.step != "eager" and self._settings and self._settings.warn_of_changes():
                 # Another plan would be traced with the new value.
                 self.tuner.hold(plan)
-
-    def _pass_over(self) -> None:
-        if self._reader is not None:
-            self._reader.skip(1)
-        self._task.step_counter.assign_add(1)
 
     def _skip(self, plan: Plan, here: Position, result: LoopResult) -> list[BatchSkipped]:
         """Return the steps that were skipped; raise for one that must not be, or for too many."""

@@ -275,7 +275,7 @@ class Session:
     def close(self) -> None:
         """Release the data."""
         self.feed = None
-        self.stepper.close()
+        self.stepper.read_from(None)
 
     # -- where it is: captured, applied, run again -------------------------------------------------
 
@@ -359,7 +359,7 @@ class Session:
 
     def report(self) -> Metrics:
         """Return the metrics since the epoch began."""
-        return self.stepper.report()
+        return self.stepper.metrics.numbers()
 
     def pending_events(self) -> Iterable[Event]:
         """Return the plans that were chosen and the batches that were skipped."""

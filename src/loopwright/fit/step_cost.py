@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from loopwright.data.bottleneck import PYTHON_CALLS
+from loopwright.distribute import replicas
 from loopwright.engine.trace import Built
 from loopwright.loop import verdict
 from loopwright.plans.plan import Plan
@@ -27,11 +28,11 @@ def slow_part(session: "Session", spent: Mapping[str, float], steps: int) -> str
     if not steps:
         return ""
     feed, request, watch = session.feed, session.request, session.watch
-    engine, stepper = session.parts.engine, session.stepper
+    engine = session.parts.engine
     is_data_slower = spent["data wait"] > spent["step"]
     bottleneck = functools.partial(feed.bottleneck, is_data_slower) if feed is not None else str
     built, plan = engine.traces("train_step"), engine.plans.plan
-    examples, seconds = stepper.examples_per_batch(), spent["step"] / steps
+    examples, seconds = examples_per_batch(session), spent["step"] / steps
     waits = 2 * session.validation.waited_seconds > spent["validation"]
     validate_every, save_every = request.validate_every, request.save_every
     causes = {
@@ -47,6 +48,15 @@ def slow_part(session: "Session", spent: Mapping[str, float], steps: int) -> str
         "Python": lambda: verdict.slow_python(session.callbacks.called_each_step),
     }
     return verdict.verdict(spent, causes)
+
+
+def examples_per_batch(session: "Session") -> int | None:
+    """Return the examples in the largest batch; None if unknown, or if there is one batch."""
+    feed, reader = session.feed, session.stepper.reader
+    if feed is None or feed.steps_per_epoch == 1:
+        return None
+    seen = None if reader is None else reader.largest_batch
+    return replicas.known_example_count(feed.batch_spec) if seen is None else seen
 
 
 def slow_step(

@@ -113,7 +113,7 @@ def _curve(session: Session, most_steps: int, most_seconds: float) -> _Curve:
             losses.append(math.nan)
             steps.append(done + some)
             break
-        numbers = session.stepper.report()
+        numbers = session.report()
         metric = metric or min(numbers, key=lambda name: (name != "loss", "loss" not in name))
         losses.append(float(numbers[metric]))
         steps.append(done)

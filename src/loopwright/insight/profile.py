@@ -19,7 +19,7 @@ from loopwright.compat.xplane import Recorded
 from loopwright.errors import ConfigurationError
 from loopwright.fit.parts import Parts
 from loopwright.fit.session import Session
-from loopwright.fit.step_cost import slow_part
+from loopwright.fit.step_cost import examples_per_batch, slow_part
 from loopwright.insight.rehearsal_report import wrapped
 from loopwright.insight.scratch import request_aside, scratch_session, trained_events
 from loopwright.task import variables
@@ -311,7 +311,7 @@ def profile(parts: "Parts", options: "ProfileOptions") -> Profile:
         operations = operation_times(recorded, done, Origins(session))
         waited = spent["data wait"] if spent["data wait"] > 0.1 * seconds else 0.0
         stages = stage_times(recorded, done, waited=waited)
-        examples = session.stepper.examples_per_batch()
+        examples = examples_per_batch(session)
         inside = spent["step"] + spent["data wait"] + spent["compile"]
         outside = max(0.0, seconds - inside)
         shares = {

@@ -178,14 +178,14 @@ class Walk:
         ran = stepper.run_steps(position, steps)
         callbacks.after_steps(ran.records)
         if then := self._record.numbers.get(step + ran.steps):
-            now = stepper.report()
+            now = stepper.metrics.numbers()
             check = replay_checks.compared_numbers(step + ran.steps, then, now)
             self._checks.append(check)
         return ran.steps
 
     def report(self) -> Metrics:
         """Return the metrics since the epoch began."""
-        return self._stepper.report()
+        return self._stepper.metrics.numbers()
 
     def pending_events(self) -> Iterable[Event]:
         """Return nothing: these steps were reported when they first ran."""
@@ -245,7 +245,8 @@ class Walk:
     def _look(self, held: NextStep, position: Position) -> Replayed:
         session, stepper, task = self._session, self._stepper, self._session.parts.task
         number = position.read.batches
-        words, examples = stepper.batch_in_words(number), stepper.examples(number)
+        words, feed = stepper.batch_in_words(number), session.feed
+        examples = None if feed is None else feed.examples(number)
         seen = Replayed(
             run=self._run.directory,
             step=self._step,
