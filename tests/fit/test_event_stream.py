@@ -121,6 +121,15 @@ def test_a_loop_that_is_left_is_saved_and_the_next_fit_continues_it(
     assert digest(trainer.task) == undisturbed_bits()
 
 
+def test_a_later_call_that_is_left_at_its_first_event_keeps_the_end_of_the_one_before(
+    tmp_path: Path,
+):
+    trainer = trainer_in(tmp_path)
+    trainer.fit(**options(1))
+    next(trainer.events(**options(1)))
+    assert trainer_in(tmp_path).fit(**options(1)).epoch == [0]  # it is complete
+
+
 def by_break_in_a_with_block(events: Events) -> None:
     with events() as stream:
         for event in stream:
