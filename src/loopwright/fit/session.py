@@ -135,6 +135,9 @@ class Session:
             self.stepper.build(self.position)
             self.validation.build()
             self._check_data()
+            if start.exact is not None:  # an eager plan has created no lazy variables yet
+                spec = None if self.feed is None else self.feed.batch_spec
+                parts.engine.built("train_step", spec)
         self.named = variables.named(parts.task)
         """Every variable of the task; now: callbacks lend the model more of them."""
         exactness, self.declared = self._declare(start)
