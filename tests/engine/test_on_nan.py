@@ -398,6 +398,28 @@ def test_a_run_that_goes_back_again_and_again_is_ended(tmp_path: Any):
         fit(trainer, (x * np.nan, y), epochs=2, save_every="4 steps")
 
 
+class Batches(keras.callbacks.Callback):
+    """Counts the batches that were trained, and says so in checkpoints."""
+
+    needs_every_step = True
+    ended = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.ended += 1
+
+    def get_state(self) -> int:
+        return self.ended
+
+    def set_state(self, state: int) -> None:
+        self.ended = state
+
+
+def test_going_back_gives_callbacks_their_state_back(tmp_path):
+    counting = Batches()
+    trained(Normalised(), arrays(), "rollback", tmp_path, callbacks=[counting], epochs=1)
+    assert counting.ended == ROWS // BATCH
+
+
 @pytest.mark.parametrize("policy", ["raise", "rollback"])
 def test_no_state_that_is_not_finite_was_ever_saved(policy: Any, tmp_path: Any):
     trainer = lw.Trainer(Normalised(), run_dir=tmp_path, plan="graph", on_nan=policy)
