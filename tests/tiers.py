@@ -69,7 +69,7 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping": "test_manifest_fields.py::test_the_state_of_a_callback",
     },
     "insight/test_replay.py": {
-        r"a_replayed_run.*\[(?!arrays-graph)|a_state_that|a_step_of|a_step_that": "arrays-graph",
+        r"a_replayed_run.*\[(?!arrays-(graph|eager))|a_state_that|a_step_of|a_step_that": "arrays-graph",
         "random_numbers|the_debugger|the_state_before": "cli/test_replay_command.py",
         "without_a|a_learning_rate|batches_that": "arrays-graph; a_replay_names",
     },
@@ -103,7 +103,7 @@ THOROUGH: dict[str, dict[str, str]] = {
     "resume/test_process_settings.py": {"a_command_is_measured_once": "test_settings_are_found"},
     "resume/test_plans.py": {"": "test_resume.py::test_the_plans_of_a_run"},
     "resume/test_best.py": {
-        "killed_after|a_checkpoint_between|a_best_validation": "the best is restored",
+        "killed_after|a_best_validation": "the best is restored",
         "the_default_rule|runs_are": "each rule has its best; cli/test_run_table.py",
     },
     "resume/test_best_effort.py": {
