@@ -69,7 +69,8 @@ THOROUGH: dict[str, dict[str, str]] = {
         "early_stopping": "test_manifest_fields.py::test_the_state_of_a_callback",
     },
     "insight/test_replay.py": {
-        r"a_replayed_run.*\[(?!arrays-(graph|eager))|a_state_that|a_step_of|a_step_that": "arrays-graph",
+        r"a_replayed_run.*\[(?!arrays-(graph|eager))": "arrays, two plans",
+        "a_state_that|a_step_of|a_step_that": "arrays-graph",
         "random_numbers|the_debugger|the_state_before": "cli/test_replay_command.py",
         "without_a|a_learning_rate|batches_that": "arrays-graph; a_replay_names",
     },
