@@ -3,7 +3,7 @@
     record = runs.open("runs/first")
     record.status, record.best, record.steps.failed_step
 
-No run is changed; `write_fork` begins another one. The files may come from an untrusted source: any
+No run is changed; `write_fork` begins a new run. The files may come from an untrusted source: any
 field may have any type.
 """
 
