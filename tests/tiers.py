@@ -63,7 +63,6 @@ THOROUGH: dict[str, dict[str, str]] = {
         r"a_run_that_failed.*\[(mapped|pydataset|shares|unknown|stream-fused)": (
             "arrays-graph, stream-graph; data/test_pipelines.py"
         ),
-        "a_stream_that": "data/test_stream.py",
         "the_end_of_an_epoch|the_place_in": "test_more_epochs; data/test_stream.py",
         "the_other_files|a_compiled_keras": "test_the_journal; engine/test_parity.py",
         "early_stopping": "test_manifest_fields.py::test_the_state_of_a_callback",
